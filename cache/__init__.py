@@ -1,0 +1,1 @@
+"""What was answered before: exact and semantic caches, their stores, and the owner of encoder and index."""

@@ -1,0 +1,65 @@
+"""What wiring builds and the HTTP side serves: the border between the two halves of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestration.core import Handler, Kind, Secret
+
+HealthCheck = Callable[[], Awaitable[str | None]]
+"""Say in a phrase what is wrong with a part, or None where it answers."""
+
+StatsSource = Callable[[], Awaitable[Mapping[str, float]]]
+"""Give a part's numbers by name, for `/metrics`; raises OSError where the part does not answer."""
+
+
+class CallReader(Protocol):
+    """Read call records back."""
+
+    async def get(self, call_id: str) -> dict[str, Any] | None:
+        """Return one call's whole record, or None where no such call is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A model as `/v1/models` lists it; `created` is Unix time in seconds."""
+
+    id: str
+    kinds: frozenset[Kind]
+    created: int
+    owned_by: str = "lamina"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may call: with a `master_key` every call must carry it, without one any bearer is its own tenant.
+
+    `tenant_key` keys the hash that turns a bearer into a tenant's name.
+    """
+
+    tenant_key: Secret
+    master_key: Secret | None = None
+    allowed_hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class AppParts:
+    """Everything that the HTTP side needs, and nothing of the settings."""
+
+    handler: Handler
+    models: Sequence[ModelCard]
+    access: Access
+    calls: CallReader
+    health: Mapping[str, HealthCheck] = field(default_factory=dict)
+    stats: Mapping[str, StatsSource] = field(default_factory=dict)
+    """By part; `engine` gives the engine's numbers, see `backends/engine/server.py`."""
+    metrics_folder: Path | None = None
+    """Where the workers' metrics meet (prometheus_client's multiprocess folder); None: this process alone."""
+    max_body_bytes: int = 20 * 1024 * 1024
+    stream_commit_s: float = 10.0
+    is_draining: Callable[[], bool] = lambda: False
+    """True from SIGTERM on: `/health/ready` answers 503 while calls in flight end."""

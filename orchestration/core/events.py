@@ -1,0 +1,74 @@
+"""The answer as a stream: one `Start`, then `Delta`s, then one `Finish`. A plain answer is a short stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Part(StrEnum):
+    """What a `Delta` carries."""
+
+    TEXT = "text"
+    REASONING = "reasoning"
+    REFUSAL = "refusal"
+    TOOL_CALL = "tool_call"
+    PAYLOAD = "payload"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a call was counted for; `cached_tokens` is the part of the prompt that was not computed anew."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Count the prompt and the answer together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The answer begins: the model that gives it (its real name) and the backend that runs it."""
+
+    model: str
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of one choice's answer, with everything that was ready, so often several tokens.
+
+    `text` is the piece of a TEXT, REASONING or REFUSAL part. `data` is the JSON value of a TOOL_CALL (the
+    element of OpenAI's `delta.tool_calls`) or of a PAYLOAD (embeddings: the list of `{"index", "embedding"}`).
+    `logprobs` is OpenAI's `content` list for chat, or its `logprobs` object for completions. `raw` holds the
+    whole upstream frames in `dialect`'s wire format and is valid only while nobody changed the event: a layer
+    that changes it sets `raw=None`.
+    """
+
+    choice: int = 0
+    part: Part = Part.TEXT
+    text: str = ""
+    data: Any = None
+    logprobs: Any = None
+    raw: bytes | None = None
+    dialect: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The answer is complete: why each choice ended (OpenAI's words) and what it used, if anybody counted."""
+
+    reasons: Mapping[int, str] = field(default_factory=lambda: {0: "stop"})
+    usage: Usage | None = None
+    raw: bytes | None = None
+    dialect: str | None = None
+
+
+Event = Start | Delta | Finish

