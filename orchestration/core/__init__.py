@@ -6,7 +6,8 @@ from orchestration.core.notes import Attempt, CacheNote, CacheStatus, Candidate,
 from orchestration.core.pipeline import compose
 from orchestration.core.protocols import Backend, Handler, Layer
 from orchestration.core.request import Kind, Request
-from orchestration.core.router import Price, Route, Router
+from orchestration.core.route import Price, Route
+from orchestration.core.router import Router
 from orchestration.core.secret import Secret
 
 __all__ = [

@@ -10,46 +10,21 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from orchestration.core.call import Call
-from orchestration.core.errors import (
-    BackendError,
-    InvalidRequest,
-    LaminaError,
-    NotFound,
-    StreamBroken,
-)
-from orchestration.core.events import Delta, Event, Finish, Start, Usage
+from orchestration.core.errors import BackendError, InvalidRequest, LaminaError, NotFound, StreamBroken
+from orchestration.core.events import Event, Finish, Start
 from orchestration.core.notes import Attempt
 from orchestration.core.protocols import Backend
-from orchestration.core.request import Kind
 from orchestration.core.retry import Backoff
+from orchestration.core.route import Route
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
-    """What a million tokens cost, in US dollars; cached input costs as other input where no price of its own is set."""
+class _Try:
+    """One try to be made: `repeat` counts how often this backend was asked before for this call."""
 
-    input_per_1m: float = 0.0
-    output_per_1m: float = 0.0
-    cached_input_per_1m: float | None = None
-
-    def cost_usd(self, usage: Usage) -> float:
-        """Price one call's usage: the cached part of the prompt at its own price."""
-        cached = self.input_per_1m if self.cached_input_per_1m is None else self.cached_input_per_1m
-        fresh = usage.prompt_tokens - usage.cached_tokens
-        micro_usd = fresh * self.input_per_1m + usage.cached_tokens * cached
-        return (micro_usd + usage.completion_tokens * self.output_per_1m) / 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Where a model's calls go: its backends in turn, each asked again `retries` times, then the fallbacks."""
-
-    model: str
-    backends: tuple[Backend, ...]
-    kinds: frozenset[Kind]
-    retries: int = 1
-    fallbacks: tuple[str, ...] = ()
-    price: Price = Price()
+    route: Route
+    backend: Backend
+    repeat: int
 
 
 class Router:
@@ -73,70 +48,84 @@ class Router:
 
     async def __call__(self, call: Call, /) -> AsyncGenerator[Event, None]:
         """Answer the call; raises the last backend's error when none gave content."""
-        error: LaminaError | None = None
-        for route in self._routes_of(call):
-            for backend, attempt in self._tries(route):
-                if error is not None and attempt > 0:
-                    if not error.is_retryable:
-                        continue
-                    await self._sleep(self._backoff.wait_s(attempt, error))
-                begun = time.monotonic()
-                is_begun = False
-                try:
-                    async with aclosing(_from_first_content(backend, _as_asked(call, route))) as events:
-                        async for event in events:
-                            if not is_begun:
-                                is_begun = True
-                                self._note(call, route, backend, begun)
-                            if isinstance(event, Finish) and event.usage is not None:
-                                call.notes.cost_usd = route.price.cost_usd(event.usage)
-                            yield event
-                    return
-                except LaminaError as exc:
-                    _note_failure(call, route, backend, begun=begun, error=exc)
-                    if is_begun:
-                        raise StreamBroken(f"the answer broke off: {exc.message}") from exc
-                    if not exc.may_fall_back:
-                        raise
-                    error = exc
-        assert error is not None, "a route has at least one backend"
-        raise error
+        last: LaminaError | None = None
+        for one in self._tries(call):
+            if one.repeat and last is not None:
+                if not last.is_retryable:
+                    continue
+                await self._sleep(self._backoff.wait_s(one.repeat, last))
+            try:
+                async with aclosing(_attempt(call, one)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except LaminaError as exc:
+                if not exc.may_fall_back:
+                    raise
+                last = exc
+        assert last is not None, "a route has at least one backend"
+        raise last
 
     def route(self, model: str) -> Route:
         """Return the route of a model; raises `NotFound` with the names that exist."""
         route = self._routes.get(model)
         if route is None:
             known = ", ".join(sorted(self._routes))
-            raise NotFound(
-                f"The model '{model}' does not exist here. Known models: {known}.",
-                param="model",
-                code="model_not_found",
-            )
+            message = f"The model '{model}' does not exist here. Known models: {known}."
+            raise NotFound(message, param="model", code="model_not_found")
         return route
+
+    def _tries(self, call: Call) -> Iterator[_Try]:
+        for route in self._routes_of(call):
+            turn = next(self._turns[route.model]) % len(route.backends)
+            for backend in route.backends[turn:] + route.backends[:turn]:
+                for repeat in range(1 + route.retries):
+                    yield _Try(route, backend, repeat)
 
     def _routes_of(self, call: Call) -> Iterator[Route]:
         route = self.route(call.request.model)
         if call.kind not in route.kinds:
             kinds = ", ".join(sorted(route.kinds))
-            raise InvalidRequest(
-                f"The model '{route.model}' does not answer {call.kind} calls, only: {kinds}.", param="model"
-            )
+            message = f"The model '{route.model}' does not answer {call.kind} calls, only: {kinds}."
+            raise InvalidRequest(message, param="model")
         yield route
         for model in route.fallbacks:
             if call.kind in self._routes[model].kinds:
                 yield self._routes[model]
 
-    def _tries(self, route: Route) -> Iterator[tuple[Backend, int]]:
-        turn = next(self._turns[route.model]) % len(route.backends)
-        for backend in route.backends[turn:] + route.backends[:turn]:
-            for attempt in range(1 + route.retries):
-                yield backend, attempt
 
-    def _note(self, call: Call, route: Route, backend: Backend, begun: float) -> None:
-        notes = call.notes
-        notes.attempts.append(Attempt(route.model, backend.name, duration_ms=_ms_since(begun)))
-        notes.backend = backend.name
-        notes.is_fallback = route.model != call.request.model
+async def _attempt(call: Call, one: _Try) -> AsyncGenerator[Event, None]:
+    """Pass on one backend's answer from its first content on; note how the try went.
+
+    An error after content is raised as `StreamBroken`, which nobody retries.
+    """
+    begun = time.monotonic()
+    route, backend, notes = one.route, one.backend, call.notes
+
+    def note(error: LaminaError | None = None) -> None:
+        code = None if error is None else error.code or error.type
+        duration_ms = (time.monotonic() - begun) * 1000.0
+        notes.attempts.append(Attempt(route.model, backend.name, error=code, duration_ms=duration_ms))
+
+    is_begun = False
+    try:
+        async with aclosing(_from_first_content(backend, _as_asked(call, route))) as events:
+            async for event in events:
+                if not is_begun:
+                    is_begun = True
+                    note()
+                    notes.backend = backend.name
+                    notes.is_fallback = route.model != call.request.model
+                if isinstance(event, Start):
+                    notes.model = event.model
+                elif isinstance(event, Finish) and event.usage is not None:
+                    notes.cost_usd = route.price.cost_usd(event.usage)
+                yield event
+    except LaminaError as exc:
+        note(exc)
+        if is_begun:
+            raise StreamBroken(f"the answer broke off: {exc.message}") from exc
+        raise
 
 
 def _as_asked(call: Call, route: Route) -> Call:
@@ -152,27 +141,13 @@ async def _from_first_content(backend: Backend, call: Call) -> AsyncGenerator[Ev
     is_finished = False
     async with aclosing(backend(call)) as events:
         async for event in events:
-            match event:
-                case Start():
-                    start = event
-                    continue
-                case Delta() | Finish() if start is not None:
-                    call.notes.model = start.model
-                    yield start
-                    start = None
-                case Delta() | Finish():
-                    pass
-            is_finished = is_finished or isinstance(event, Finish)
+            if isinstance(event, Start):
+                start = event
+                continue
+            if start is not None:
+                yield start
+                start = None
+            is_finished = isinstance(event, Finish)
             yield event
     if not is_finished:
         raise BackendError(f"{backend.name} ended its answer without saying why")
-
-
-def _note_failure(call: Call, route: Route, backend: Backend, *, begun: float, error: LaminaError) -> None:
-    call.notes.attempts.append(
-        Attempt(route.model, backend.name, error=error.code or error.type, duration_ms=_ms_since(begun))
-    )
-
-
-def _ms_since(begun: float) -> float:
-    return (time.monotonic() - begun) * 1000.0

@@ -124,8 +124,12 @@ class RpcClient:
 
     def _forget(self, call_id: int) -> None:
         future = self._waiting.pop(call_id, None)
-        if future is not None and future.cancelled() and self._writer is not None:
+        if future is None:
+            return
+        if future.cancelled() and self._writer is not None:
             self._writer.write(encode_frame({"id": call_id, "cancel": True}))
+        elif future.done() and not future.cancelled():
+            future.exception()  # the break that ended the write was heard of already; asyncio need not warn
 
 
 class RpcServer:
