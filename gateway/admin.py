@@ -1,0 +1,31 @@
+"""The admin side, on FastAPI: nothing here is on the way of a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from gateway.parts import CallReader
+from orchestration.core.errors import NotFound
+
+
+def admin_routes(calls: CallReader) -> APIRouter:
+    """Return the routes below `/admin`; the edge has looked at the key before."""
+    router = APIRouter(prefix="/admin", tags=["admin"])
+
+    @router.get(
+        "/calls/{call_id}",
+        summary="Everything that was decided about one call",
+        response_model=None,
+        responses={404: {"description": "No such call is known."}},
+    )
+    async def get_call(call_id: str) -> Response:
+        record: dict[str, Any] | None = await calls.get(call_id)
+        if record is None:
+            raise NotFound(f"No call '{call_id[:64]}' is known.", param="call_id", code="call_not_found")
+        return Response(orjson.dumps(record, default=str), media_type="application/json")
+
+    return router

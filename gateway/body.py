@@ -1,0 +1,86 @@
+"""The request's body: read up to a bound, and parsed as strict JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+
+from gateway.exchange import Exchange
+from gateway.http_errors import BodyStalled, ClientLeft
+from orchestration.core.errors import BodyTooLarge, InvalidRequest
+
+# What follows writes bodies out again: orjson stops at 254 levels, Python's own json near 1,000.
+MAX_DEPTH = 100
+
+
+async def read_body(exchange: Exchange, *, max_bytes: int, stall_s: float = 30.0) -> bytes:
+    """Return the whole body.
+
+    Raises `BodyTooLarge` as soon as it is known to pass `max_bytes`, reading no further; `BodyStalled` when
+    nothing came for `stall_s`; `ClientLeft` when the client went before the end.
+    """
+    length = exchange.headers.get(b"content-length", b"")
+    if length.isdigit() and int(length[:20]) > max_bytes:
+        raise _too_large(max_bytes)
+    body = b""
+    pieces: list[bytes] = []
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(stall_s) as patience:
+            while True:
+                message = await exchange.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeft
+                body = message.get("body", b"")
+                num_bytes += len(body)
+                if num_bytes > max_bytes:
+                    raise _too_large(max_bytes)
+                pieces.append(body)
+                if not message.get("more_body"):
+                    return body if len(pieces) == 1 else b"".join(pieces)
+                patience.reschedule(asyncio.get_running_loop().time() + stall_s)
+    except TimeoutError as exc:
+        raise BodyStalled(f"The request's body stopped coming for {stall_s:g} s.") from exc
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object; raises `InvalidRequest` for anything else, NaN, bad UTF-8 and deep nesting too."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(_why_not_json(body, exc), code="invalid_json") from exc
+    if not isinstance(value, dict):
+        raise InvalidRequest("The request's body must be a JSON object.", code="invalid_json")
+    # Fewer brackets than the bound cannot nest deeper than it: two counts spare nearly every body the walk.
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        raise InvalidRequest(f"The JSON body nests deeper than {MAX_DEPTH} levels.", code="invalid_json")
+    return value
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The request's body is larger than the {max_bytes:,} bytes that are read here.")
+
+
+def _why_not_json(body: bytes, error: orjson.JSONDecodeError) -> str:
+    if not body.strip():
+        return "The request's body is empty; a JSON object was expected."
+    try:
+        body.decode()
+    except UnicodeDecodeError as exc:
+        return f"The request's body is not valid UTF-8 (byte {exc.start})."
+    return f"We could not parse the JSON body of your request: {error}."
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Walk level by level: no recursion, whatever came."""
+    level = [value]
+    while level and depth:
+        depth -= 1
+        below = []
+        for item in level:
+            inner = item.values() if isinstance(item, dict) else item
+            below += [child for child in inner if isinstance(child, (dict, list))]
+        level = below
+    return bool(level)

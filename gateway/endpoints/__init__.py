@@ -1,0 +1,7 @@
+"""The hot endpoints: plain functions of an `Exchange`, with no framework between them and the wire."""
+
+from gateway.endpoints.generation import Generation
+from gateway.endpoints.health import Health
+from gateway.endpoints.models import Models
+
+__all__ = ["Generation", "Health", "Models"]

@@ -1,0 +1,175 @@
+"""The endpoints that make an answer: a body becomes a call, the handler's events become the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from contextlib import aclosing
+
+from gateway.access import Gatekeeper
+from gateway.body import read_body
+from gateway.dialects import Answer, Dialect, Reply, StreamEncoder
+from gateway.dialects.sse import HEADERS, KEEP_ALIVE
+from gateway.error_body import fault_error, status_of
+from gateway.exchange import Exchange
+from gateway.headers import controls_of
+from gateway.http_errors import ClientLeft
+from gateway.metrics import Metrics
+from orchestration.core import Call, Finish, Handler
+from orchestration.core.errors import BackendError, LaminaError, ServerError
+
+logger = logging.getLogger(__name__)
+
+
+class Generation:
+    """Answer one dialect's calls, whole or streamed.
+
+    A client that leaves, in whatever phase, closes the handler's events at once. A stream's head is held back
+    until content, so that an error is still a status code; after `stream_commit_s` without content it is sent,
+    with a `: keep-alive` comment every so often.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        handler: Handler,
+        *,
+        gatekeeper: Gatekeeper,
+        metrics: Metrics,
+        max_body_bytes: int,
+        stream_commit_s: float,
+    ) -> None:
+        self._dialect = dialect
+        self._handler = handler
+        self._gatekeeper = gatekeeper
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+        self._stream_commit_s = stream_commit_s
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answer one call; raises the error that it ends with before anything was sent, or `ClientLeft`."""
+        tenant = self._gatekeeper.tenant_of(exchange.headers)
+        controls = controls_of(exchange.headers)
+        body = await read_body(exchange, max_bytes=self._max_body_bytes)
+        request = self._dialect.parse(body)
+        exchange.model = request.model
+        call = Call(
+            id=exchange.id,
+            request_id=exchange.request_id,
+            tenant=tenant,
+            request=request,
+            received_at=exchange.received_at,
+            started=exchange.started,
+            controls=controls,
+            notes=exchange.notes,
+        )
+        reply = Reply(call_id=call.id, created=int(call.received_at), request=request)
+        encoder = self._dialect.stream(reply) if request.is_streamed else None
+        with self._metrics.in_flight(exchange.label):
+            if encoder is None:
+                await while_connected(exchange, self._answer_whole(exchange, call, reply))
+            else:
+                stream = _Stream(exchange, encoder)
+                await while_connected(
+                    exchange, stream.write(self._handler, call), patience=stream, patience_s=self._stream_commit_s
+                )
+
+    async def _answer_whole(self, exchange: Exchange, call: Call, reply: Reply) -> None:
+        answer = Answer()
+        async with aclosing(self._handler(call)) as events:
+            async for event in events:
+                exchange.saw(event)
+                answer.add(event)
+        if not answer.is_finished:
+            raise _cut_off()
+        exchange.cost_is_known = True
+        await exchange.reply(200, self._dialect.encode(answer, reply))
+
+
+class _Stream:
+    """Write one call's events as they come, each as soon as the reader took the one before."""
+
+    def __init__(self, exchange: Exchange, encoder: StreamEncoder) -> None:
+        self._exchange = exchange
+        self._encoder = encoder
+        self.is_waiting = True
+
+    async def keep_alive(self) -> None:
+        """Tell the client that the answer is still coming."""
+        await self._exchange.send_piece(KEEP_ALIVE, headers=HEADERS)
+
+    async def write(self, handler: Handler, call: Call) -> None:
+        """Write the stream to its end; an error after the head was sent ends it with an error frame."""
+        try:
+            end = await self._write_events(handler, call)
+        except Exception as exc:  # the head may be out: only this frame can still tell the client
+            self.is_waiting = False
+            if not self._exchange.is_started:
+                raise
+            error = exc if isinstance(exc, LaminaError) else fault_of(exc, call.id)
+            end = self._encoder.encode_error(error)
+            await self._exchange.send_piece(end, is_last=True)
+            self._exchange.status = status_of(error)
+        else:
+            await self._exchange.send_piece(end, headers=HEADERS, is_last=True)
+
+    async def _write_events(self, handler: Handler, call: Call) -> bytes:
+        """Write all but the end, which is returned: the layers have then finished their part of the call."""
+        end = b""
+        async with aclosing(handler(call)) as events:
+            async for event in events:
+                self._exchange.saw(event)
+                frames = self._encoder.encode(event)
+                if isinstance(event, Finish):
+                    end = frames + self._encoder.encode_end()
+                elif frames:
+                    self.is_waiting = False
+                    await self._exchange.send_piece(frames, headers=HEADERS)
+        if not end:
+            raise _cut_off()
+        self.is_waiting = False
+        return end
+
+
+async def while_connected(
+    exchange: Exchange, work: Awaitable[None], *, patience: _Stream | None = None, patience_s: float = 0.0
+) -> None:
+    """Do the work; where the client leaves first, cancel it at once and raise `ClientLeft` when it has ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            attendant = group.create_task(_attend(exchange, patience, patience_s), name="attendant")
+            try:
+                await work
+            finally:
+                attendant.cancel()
+    except BaseExceptionGroup as group_error:
+        left = [error for error in group_error.exceptions if isinstance(error, ClientLeft)]
+        others = [error for error in group_error.exceptions if not isinstance(error, (ClientLeft, LaminaError))]
+        if left and others:
+            logger.error("call.cleanup_failed id=%s", exchange.id, exc_info=others[0])
+        raise (left or group_error.exceptions)[0] from None
+
+
+def fault_of(error: Exception, call_id: str) -> ServerError:
+    """Log a fault of ours with its trace, and make the error that the client sees: it says where to look."""
+    logger.error("call.failed id=%s", call_id, exc_info=error)
+    return fault_error(call_id)
+
+
+async def _attend(exchange: Exchange, patience: _Stream | None, patience_s: float) -> None:
+    """Wait for the client to leave, and meanwhile keep it patient while a stream has nothing to show yet."""
+    while True:
+        is_due = patience is not None and patience.is_waiting
+        try:
+            async with asyncio.timeout(patience_s if is_due else None):
+                while (await exchange.receive())["type"] != "http.disconnect":
+                    pass
+            raise ClientLeft
+        except TimeoutError:
+            if patience is not None and patience.is_waiting:
+                await patience.keep_alive()
+
+
+def _cut_off() -> BackendError:
+    return BackendError("The answer ended without saying why.")

@@ -1,0 +1,29 @@
+"""Errors that only HTTP knows; the rest of the tree is in `orchestration/core/errors.py`."""
+
+from __future__ import annotations
+
+from orchestration.core.errors import LaminaError
+
+
+class MethodNotAllowed(LaminaError):
+    """The path exists and answers other methods; `allowed` is what `Allow` says."""
+
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, *, allowed: str) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class BodyStalled(LaminaError):
+    """The client stopped sending in the middle of its body."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+
+class ClientLeft(Exception):
+    """The client closed its connection: nobody is left to answer, so this is no error to answer with."""

@@ -1,0 +1,109 @@
+"""The gateway's own numbers for `/metrics`, each label's values from a closed list.
+
+With several workers prometheus_client keeps its numbers in files of one folder: the environment variable
+`PROMETHEUS_MULTIPROC_DIR` must name it before prometheus_client is imported, so whoever starts a worker sets it,
+and calls `prometheus_client.multiprocess.mark_process_dead(pid)` when one has died.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_client.values import ValueClass
+
+from gateway.exchange import Exchange
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+_DURATIONS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_OVERHEADS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+
+
+class Metrics:
+    """Count calls as they end. A model that is not in `models` is counted as `other`."""
+
+    def __init__(self, models: Iterable[str], *, folder: Path | None = None) -> None:
+        if folder is not None and not getattr(ValueClass, "_multiprocess", False):
+            raise ValueError(f"set PROMETHEUS_MULTIPROC_DIR={folder} before the worker imports prometheus_client")
+        self._models = frozenset(models)
+        self._folder = folder
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self._requests = Counter(
+            "lamina_requests",
+            "Requests by how they ended: the status (499: the client left; of a broken stream the error's).",
+            ["endpoint", "model", "status", "cache"],
+            registry=registry,
+        )
+        self._durations = Histogram(
+            "lamina_request_duration_seconds",
+            "From the request's head to the reply's end.",
+            ["endpoint", "cache"],
+            buckets=_DURATIONS_S,
+            registry=registry,
+        )
+        self._overheads = Histogram(
+            "lamina_overhead_seconds",
+            "Time to the first event less the time that backends took.",
+            ["endpoint", "cache"],
+            buckets=_OVERHEADS_S,
+            registry=registry,
+        )
+        self._first_events = Histogram(
+            "lamina_time_to_first_event_seconds",
+            "From the request's head to the answer's first event.",
+            ["endpoint", "cache"],
+            buckets=_DURATIONS_S,
+            registry=registry,
+        )
+        self._running = Gauge(
+            "lamina_requests_in_flight",
+            "Calls that are being answered now.",
+            ["endpoint"],
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._tokens = Counter(
+            "lamina_tokens", "Tokens of answers, as their backends counted.", ["model", "type"], registry=registry
+        )
+
+    @contextmanager
+    def in_flight(self, endpoint: str) -> Iterator[None]:
+        """Count a call as running meanwhile."""
+        gauge = self._running.labels(endpoint)
+        gauge.inc()
+        try:
+            yield
+        finally:
+            gauge.dec()
+
+    def observe(self, exchange: Exchange) -> None:
+        """Count a request that has ended."""
+        endpoint, cache = exchange.label, exchange.notes.cache.status.value
+        model = exchange.model if exchange.model in self._models else "other" if exchange.model else ""
+        self._requests.labels(endpoint, model, str(exchange.status), cache).inc()
+        self._durations.labels(endpoint, cache).observe(time.monotonic() - exchange.started)
+        if exchange.first_event_at is None:
+            return
+        self._overheads.labels(endpoint, cache).observe(exchange.overhead_s())
+        self._first_events.labels(endpoint, cache).observe(exchange.first_event_at - exchange.started)
+        if exchange.usage is not None:
+            self._tokens.labels(model, "prompt").inc(exchange.usage.prompt_tokens)
+            self._tokens.labels(model, "completion").inc(exchange.usage.completion_tokens)
+            self._tokens.labels(model, "cached_prompt").inc(exchange.usage.cached_tokens)
+
+    def render(self, others: Iterable[Collector]) -> bytes:
+        """Write everything in Prometheus' text format; reads files where there are several workers."""
+        own = self._registry
+        if self._folder is not None:
+            own = CollectorRegistry()
+            MultiProcessCollector(own, path=str(self._folder))
+        parts = CollectorRegistry()
+        for collector in others:
+            parts.register(collector)
+        return generate_latest(own) + generate_latest(parts)
