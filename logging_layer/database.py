@@ -1,0 +1,130 @@
+"""The SQL side of the log: one table, the same for SQLite and Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Double,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    make_url,
+)
+
+from logging_layer.codec import decode
+
+metadata = MetaData()
+
+calls = Table(
+    "calls",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("received_at", Double, nullable=False),
+    Column("tenant", String, nullable=False),
+    Column("request_id", String),
+    Column("kind", String),
+    Column("dialect", String),
+    Column("requested_model", String),
+    Column("model", String),
+    Column("backend", String),
+    Column("worker", String),
+    Column("is_streamed", Boolean),
+    Column("is_fallback", Boolean),
+    Column("is_degraded", Boolean),
+    Column("outcome", String, nullable=False),
+    Column("phase", String),
+    Column("status", Integer),
+    Column("error_code", String),
+    Column("cache_status", String),
+    Column("cache_entry", String),
+    Column("cache_similarity", Double),
+    Column("cache_threshold", Double),
+    Column("prompt_tokens", Integer),
+    Column("completion_tokens", Integer),
+    Column("cached_tokens", Integer),
+    Column("cost_usd", Double),
+    Column("duration_ms", Double),
+    Column("ttft_ms", Double),
+    Column("overhead_ms", Double),
+    Column("user_id", String),
+    Column("session_id", String),
+    Column("request_hash", String),
+    Column("record", JSON, nullable=False),
+    Index("calls_received_at", "received_at"),
+    Index("calls_tenant", "tenant", "received_at"),
+)
+
+
+def open_database(url: str) -> Engine:
+    """Open a database; connects at the first use. SQLite gets a write-ahead log, its folder is made."""
+    parsed = make_url(url)
+    is_sqlite = parsed.get_backend_name() == "sqlite"
+    if is_sqlite and parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    # Records are written and read as the JSON that they are in the spool, without a detour through objects.
+    engine = create_engine(
+        parsed,
+        json_serializer=_as_it_is,
+        json_deserializer=decode,
+        pool_pre_ping=not is_sqlite,
+        connect_args={"timeout": 10.0} if is_sqlite else {"connect_timeout": 5},
+    )
+    if is_sqlite:
+        event.listen(engine, "connect", _prepare_sqlite)
+    return engine
+
+
+def row_of(data: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the table's row of a record and the JSON that it was read from."""
+    cache, usage = record["cache"], record.get("usage") or {}
+    row = {name: record.get(name) for name in _SAME_NAMES}
+    row.update(
+        is_degraded=bool(record["degraded"]),
+        error_code=(record.get("error") or {}).get("code"),
+        cache_status=cache["status"],
+        cache_entry=cache["entry"],
+        cache_similarity=cache["similarity"],
+        cache_threshold=cache["threshold"],
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
+        cached_tokens=usage.get("cached_tokens"),
+        user_id=record.get("user"),
+        session_id=record.get("session"),
+    )
+    return {**{name: _storable(value) for name, value in row.items()}, "record": data.decode()}
+
+
+_SAME_NAMES = (
+    *("id", "received_at", "tenant", "request_id", "kind", "dialect", "requested_model", "model", "backend", "worker"),
+    *("is_streamed", "is_fallback", "outcome", "phase", "status", "cost_usd", "duration_ms", "ttft_ms", "overhead_ms"),
+    "request_hash",
+)
+
+
+def _storable(value: Any) -> Any:
+    """Replace what Postgres takes in no text: NUL and lone surrogates, which a client may send in a model's name."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    return value
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")  # the spool forgets what the database has taken
+    cursor.close()

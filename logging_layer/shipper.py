@@ -1,0 +1,188 @@
+"""The process that brings records from the spool to SQL, and from there on to MLflow's view of them.
+
+`python -m logging_layer.shipper --spool DIR --database URL [--mlflow URI] [--sample 1.0] [--socket PATH]`
+
+SIGTERM ends it after it has shipped what is in the spool, or after `--drain-s`; what is left stays in the spool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from logging_layer import segment
+from logging_layer.feed import Feed
+from logging_layer.mlflow_sink import MlflowSink
+from logging_layer.sampling import decide, lowered
+from logging_layer.sql_sink import SqlSink
+from orchestration.core.lifeline import follow_supervisor, report
+from orchestration.core.rpc import RpcServer
+
+BEARABLE_BACKLOG_BYTES = 16 * 1024 * 1024
+"""Some 5,000 records, half a minute of MLflow's work; beyond it fewer are sent."""
+
+
+class Shipper:
+    """Run one feed per sink, each at its own pace, and delete the segments that all of them have.
+
+    One process ships a folder at a time: `start` raises `BlockingIOError` where another one does.
+    """
+
+    def __init__(self, folder: Path, feeds: Sequence[Feed], *, sweep_s: float = 1.0, drain_s: float = 20.0) -> None:
+        self._folder = folder
+        self._feeds = feeds
+        self._sweep_s = sweep_s
+        self._drain_s = drain_s
+        self._lock: int | None = None
+
+    def start(self) -> None:
+        """Take the folder."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = os.open(self._folder / "shipper.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Ship until `stopping`, then what is left, for `drain_s` at most."""
+        sweeping = asyncio.create_task(self._sweep_again(), name="sweep")
+        feeding = [asyncio.create_task(feed.run(stopping), name=f"feed-{feed.name}") for feed in self._feeds]
+        try:
+            await _first(asyncio.create_task(stopping.wait()), *feeding)
+            stopping.set()  # a feed that ended by itself has failed: end the others, and say so
+            done, late = await asyncio.wait(feeding, timeout=self._drain_s)
+            for task in done:
+                task.result()
+            if late:
+                logging.getLogger(__name__).warning("shipper.late: %s", ", ".join(task.get_name() for task in late))
+        finally:
+            for task in (sweeping, *feeding):
+                task.cancel()
+            await asyncio.wait([sweeping, *feeding])
+            self.sweep()
+
+    async def aclose(self) -> None:
+        """Close the sinks and let go of the folder."""
+        for feed in self._feeds:
+            await feed.aclose()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def sweep(self) -> None:
+        """Delete the segments that are finished and that every sink has."""
+        for path in segment.list_segments(self._folder):
+            if segment.is_finished(path) and all(feed.has_all(path) for feed in self._feeds):
+                path.unlink()
+
+    def stats(self) -> dict[str, float]:
+        """Give the numbers for `/metrics`: by sink `shipped`, `lag_s`, `backlog_bytes` and so on, and what was lost."""
+        truth = self._feeds[0].counts
+        numbers: dict[str, float] = {
+            "segments": len(segment.list_segments(self._folder)),
+            "spooled": truth.shipped + truth.refused,
+            "lost": truth.lost_records,
+            "contents_dropped": truth.lost_contents,
+            "torn": truth.torn,
+        }
+        for feed in self._feeds:
+            numbers[f"{feed.name}_shipped"] = feed.counts.shipped
+            numbers[f"{feed.name}_left_out"] = feed.counts.left_out
+            numbers[f"{feed.name}_refused"] = feed.counts.refused
+            numbers[f"{feed.name}_lag_s"] = feed.lag_s
+            numbers[f"{feed.name}_backlog_bytes"] = feed.backlog_bytes()
+            numbers[f"{feed.name}_is_down"] = float(feed.problem is not None)
+        return numbers
+
+    def problems(self) -> dict[str, str]:
+        """Say what is wrong with which sink."""
+        return {feed.name: feed.problem for feed in self._feeds if feed.problem is not None}
+
+    async def _sweep_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._sweep_s)
+            await asyncio.to_thread(self.sweep)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the process; returns its exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    follow_supervisor(grace_s=options.drain_s + 5.0)
+    try:
+        asyncio.run(_serve(options))
+    except (BlockingIOError, ValueError) as exc:
+        said = "another shipper works on this folder" if isinstance(exc, BlockingIOError) else exc
+        sys.stderr.write(f"cannot ship {options.spool}: {said}\n")
+        return 1
+    return 0
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    shipper = Shipper(options.spool, _feeds(options), drain_s=options.drain_s)
+    server = RpcServer(_methods(shipper))
+    try:
+        shipper.start()
+        if options.socket is not None:
+            await server.start(options.socket)
+        report("ready", spool=str(options.spool), sinks=["sql", "mlflow"] if options.mlflow else ["sql"])
+        await shipper.run(stopping)
+    finally:
+        await server.aclose()
+        await shipper.aclose()
+
+
+def _feeds(options: argparse.Namespace) -> list[Feed]:
+    feeds = [Feed(options.spool, SqlSink(options.database))]
+    if options.mlflow is not None:
+
+        def choose(record: Mapping[str, Any], backlog_bytes: int) -> bool:
+            rate = lowered(options.sample, backlog_bytes=backlog_bytes, bearable_bytes=BEARABLE_BACKLOG_BYTES)
+            return decide(record, rate=rate)
+
+        sink = MlflowSink(options.mlflow, experiment=options.experiment)
+        feeds.append(Feed(options.spool, sink, choose=choose, linger_s=1.0, poll_s=0.25))
+    return feeds
+
+
+def _methods(shipper: Shipper) -> dict[str, Any]:
+    async def stats(_params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        return shipper.stats(), b""
+
+    async def ping(_params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        return {"problems": shipper.problems()}, b""
+
+    return {"stats": stats, "ping": ping}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m logging_layer.shipper",
+        description="Ship call records from the spool to SQL and MLflow. Flags may stand in a file: @FILE.",
+        fromfile_prefix_chars="@",  # a database's URL may hold a password, and a command line can be read by all
+    )
+    parser.add_argument("--spool", type=Path, required=True, help="the folder that the workers spool to")
+    parser.add_argument("--database", required=True, help="SQLAlchemy URL, sqlite:/// or postgresql+psycopg2://")
+    parser.add_argument("--mlflow", help="MLflow's URI; without it nothing is sent")
+    parser.add_argument("--experiment", default="lamina", help="the experiment that the traces go to")
+    parser.add_argument("--sample", type=float, default=1.0, help="share of the uneventful calls that MLflow gets")
+    parser.add_argument("--socket", type=Path, help="Unix socket for `stats` and `ping`")
+    parser.add_argument("--drain-s", type=float, default=20.0, help="how long SIGTERM may take")
+    return parser
+
+
+async def _first(*tasks: asyncio.Task[Any]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    tasks[0].cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Where shipped records go: what a sink promises, and how it says that it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A record on its way: the JSON as it stands in the spool, and what it says."""
+
+    data: bytes
+    record: Mapping[str, Any]
+
+
+class SinkDown(Exception):
+    """The sink cannot be reached or is out of order: the same records are sent again later."""
+
+
+class SinkRefused(Exception):
+    """The sink takes these records from nobody: they are sent one by one, and those refused are put aside."""
+
+
+class Sink(Protocol):
+    """Take records, each of them any number of times, and keep it once."""
+
+    @property
+    def name(self) -> str:
+        """Name the sink, and the file that holds how far it has come."""
+        ...
+
+    @property
+    def max_records(self) -> int:
+        """Bound a batch."""
+        ...
+
+    async def send(self, records: Sequence[Shipped]) -> None:
+        """Keep the records for good; raises `SinkDown` or `SinkRefused`, and then may have kept some of them."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...

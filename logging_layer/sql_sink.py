@@ -1,0 +1,56 @@
+"""Records into SQL: batches, each call once, whatever is sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from sqlalchemy import Insert
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+
+from logging_layer.database import calls, metadata, open_database, row_of
+from logging_layer.sink import Shipped, SinkDown, SinkRefused
+
+_INSERTS: dict[str, Insert] = {
+    "sqlite": sqlite.insert(calls).on_conflict_do_nothing(index_elements=["id"]),
+    "postgresql": postgresql.insert(calls).on_conflict_do_nothing(index_elements=["id"]),
+}
+
+
+class SqlSink:
+    """Write the table `calls`, made where it is missing; a call that is there already is left as it is."""
+
+    name = "sql"
+    max_records = 500
+
+    def __init__(self, url: str) -> None:
+        self._engine = open_database(url)
+        if self._engine.dialect.name not in _INSERTS:
+            raise ValueError(f"the log is kept in {' or '.join(_INSERTS)}, not in {self._engine.dialect.name}")
+        self._has_table = False
+
+    async def send(self, records: Sequence[Shipped]) -> None:
+        """Insert the records in one transaction, in a thread."""
+        await asyncio.to_thread(self._insert, records)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await asyncio.to_thread(self._engine.dispose)
+
+    def _insert(self, records: Sequence[Shipped]) -> None:
+        try:
+            rows = [row_of(shipped.data, shipped.record) for shipped in records]
+            with self._engine.begin() as connection:
+                if not self._has_table:
+                    metadata.create_all(connection)
+                connection.execute(_INSERTS[self._engine.dialect.name], rows)
+        except (DataError, IntegrityError, ValueError, KeyError, TypeError) as exc:
+            raise SinkRefused(f"SQL refused records: {exc!r}") from exc
+        except StatementError as exc:
+            if not isinstance(exc, DBAPIError):  # a value that the driver cannot even send
+                raise SinkRefused(f"SQL refused records: {exc!r}") from exc
+            raise SinkDown(f"SQL cannot be written: {exc}") from exc
+        except SQLAlchemyError as exc:
+            raise SinkDown(f"SQL cannot be written: {exc}") from exc
+        self._has_table = True
