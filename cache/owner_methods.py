@@ -1,0 +1,171 @@
+"""What the owner answers: look-ups, additions and vectors, over encoder, batcher and index."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache.batcher import Batcher, Lane
+from cache.encoder import Encoder, Tokens, Vectors
+from cache.index import Row
+from cache.shared_index import SharedIndex
+from orchestration.core.rpc import Method
+
+_MAX_REMEMBERED = 2048
+_MAX_TEXTS = 2048
+
+TextBatcher = Batcher[Tokens, NDArray[np.float32]]
+
+
+class MethodError(Exception):
+    """The call cannot be answered; `code` says why in a word."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class OwnerMethods:
+    """The owner's methods by name; each takes `(params, payload)` and gives `(result, payload)`.
+
+    Codes of refusal: `bad_params`, `too_long` (over the model's tokens), `unreadable` (a token that the model does
+    not know: other texts would have the same vector), `busy` (the bounded queue is full).
+    """
+
+    def __init__(
+        self, encoder: Encoder, batcher: TextBatcher, index: SharedIndex, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._encoder = encoder
+        self._batcher = batcher
+        self._index = index
+        self._clock = clock
+        # A miss is looked up and then added: its vector is still here.
+        self._remembered: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+
+    def by_name(self) -> dict[str, Method]:
+        """List the methods."""
+        return {
+            "ping": self._ping,
+            "search": self._search,
+            "add": self._add,
+            "remove": self._remove,
+            "encode": self._encode,
+            "stats": self._stats,
+        }
+
+    async def _ping(self, _params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        return {"embedder": self._encoder.revision, "dim": self._encoder.dim}, b""
+
+    async def _search(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        match params:
+            case {"partition": str(partition), "text": str(text), "top_k": int(top_k)} if 1 <= top_k <= 100:
+                pass
+            case _:
+                raise MethodError("bad_params", "search takes partition, text and top_k from 1 to 100")
+        # Reading a partition that is not in memory takes no longer than encoding, so both run at once.
+        vector, _ = await asyncio.gather(self._vector(text, Lane.URGENT), self._index.ready(partition))
+        found = self._index.search(partition, vector, top_k)
+        neighbours = [[candidate.entry, candidate.similarity] for candidate in found]
+        return {
+            "neighbours": neighbours,
+            "embedder": self._encoder.revision,
+            "generation": self._index.generation,
+        }, b""
+
+    async def _add(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        match params:
+            case {"partition": str(partition), "text": str(text), "entry": str(entry), "ttl_s": int() | float()}:
+                ttl_s = float(params["ttl_s"])
+            case _:
+                raise MethodError("bad_params", "add takes partition, text, entry and ttl_s")
+        if not 0 < ttl_s < float("inf"):
+            raise MethodError("bad_params", f"ttl_s is more than 0 and finite, not {ttl_s}")
+        expires_at = self._clock() + ttl_s
+        vector = await self._vector(text, Lane.PATIENT)
+        is_saved = await self._index.add(partition, Row(entry, vector, expires_at))
+        return {"is_saved": is_saved, "generation": self._index.generation}, b""
+
+    async def _remove(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        match params:
+            case {"entry": str(entry)}:
+                num_removed = await self._index.remove(entry)
+                return {"num_removed": num_removed, "generation": self._index.generation}, b""
+            case _:
+                raise MethodError("bad_params", "remove takes entry")
+
+    async def _encode(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        """Answer with (n, dim) float32, little-endian, row by row, as payload."""
+        match params:
+            case {"texts": [*texts]} if 1 <= len(texts) <= _MAX_TEXTS and all(isinstance(t, str) for t in texts):
+                pass
+            case _:
+                raise MethodError("bad_params", f"encode takes 1 to {_MAX_TEXTS} texts")
+        rows = await asyncio.to_thread(self._tokenize, texts)
+        for place, row in enumerate(rows):
+            self._check_length(row, f"text {place}")
+        vectors = await self._encode_all(rows)
+        result = {
+            "embedder": self._encoder.revision,
+            "dim": self._encoder.dim,
+            "num_tokens": [len(row) for row in rows],
+        }
+        return result, vectors.astype("<f4").tobytes()
+
+    async def _stats(self, _params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        counts = self._batcher.counts
+        return {
+            "rows": self._index.num_rows,
+            "partitions": self._index.num_partitions,
+            "generation": self._index.generation,
+            "unsaved": self._index.num_unsaved,
+            "store_down": int(self._index.is_down),
+            "waiting": self._batcher.num_waiting,
+            "encoded": counts.num_items,
+            "batches": counts.num_batches,
+            "largest_batch": counts.largest,
+        }, b""
+
+    async def _vector(self, text: str, lane: Lane) -> NDArray[np.float32]:
+        known = self._remembered.get(text)
+        if known is not None:
+            self._remembered.move_to_end(text)
+            return known
+        row = self._tokenize([text])[0]
+        self._check_length(row, "the text")
+        if row.has_unknown:
+            raise MethodError("unreadable", "the text holds a token that the model does not know")
+        vector = await self._batcher.submit(row, num_tokens=len(row), lane=lane)
+        self._remembered[text] = vector
+        if len(self._remembered) > _MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+        return vector
+
+    async def _encode_all(self, rows: Sequence[Tokens]) -> Vectors:
+        """Encode all rows in the patient lane, those of like length together, so that little is padded."""
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        vectors = np.empty((len(rows), self._encoder.dim), np.float32)
+        async with asyncio.TaskGroup() as group:
+            for place in order:
+                group.create_task(self._encode_into(vectors, place, rows[place]))
+        return vectors
+
+    async def _encode_into(self, vectors: Vectors, place: int, row: Tokens) -> None:
+        vectors[place] = await self._batcher.submit(row, num_tokens=len(row), lane=Lane.PATIENT)
+
+    def _tokenize(self, texts: Sequence[str]) -> list[Tokens]:
+        try:
+            return self._encoder.tokenize(texts)
+        except UnicodeEncodeError as exc:
+            raise MethodError("bad_params", "a text holds half of a surrogate pair") from exc
+
+    def _check_length(self, row: Tokens, which: str) -> None:
+        if len(row) > self._encoder.max_tokens:
+            limit = self._encoder.max_tokens
+            message = f"{which} has {len(row)} tokens, {self._encoder.name} takes at most {limit}"
+            raise MethodError("too_long", message)

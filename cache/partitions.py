@@ -1,0 +1,113 @@
+"""All partitions that are in memory, the least used leaving first."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache.index import PartitionIndex, Row
+from orchestration.core import Candidate
+
+
+class Partitions:
+    """Hold partitions by name, at most `max_rows` rows and `max_partitions` of them: the least used are forgotten.
+
+    `generation` counts the changes. A forgotten partition is no longer `in`, and is loaded anew by whoever keeps
+    the vectors.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        max_rows: int = 200_000,
+        max_partitions: int = 50_000,
+        max_direct_rows: int = 4096,
+    ) -> None:
+        self.generation = 0
+        self._dim = dim
+        self._clock = clock
+        self._max_rows = max_rows
+        self._max_partitions = max_partitions
+        self._max_direct_rows = max_direct_rows
+        self._by_name: OrderedDict[str, PartitionIndex] = OrderedDict()
+        self._num_rows = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether one more row would push another out."""
+        return self._num_rows >= self._max_rows or len(self._by_name) >= self._max_partitions
+
+    @property
+    def num_rows(self) -> int:
+        """Count the rows in memory, expired ones that were not swept yet included."""
+        return self._num_rows
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, partition: str) -> bool:
+        return partition in self._by_name
+
+    def open(self, partition: str) -> None:
+        """Have the partition in memory, empty where it was not."""
+        if partition not in self._by_name:
+            self._by_name[partition] = PartitionIndex(
+                self._dim, clock=self._clock, max_direct_rows=self._max_direct_rows
+            )
+        self._use(partition)
+
+    def add(self, partition: str, row: Row) -> None:
+        """Add a row, once per entry."""
+        self.open(partition)
+        index = self._by_name[partition]
+        self._num_rows -= len(index)
+        index.add(row)
+        self._num_rows += len(index)
+        self.generation += 1
+        self._use(partition)
+
+    def remove(self, entry: str, partition: str | None = None) -> list[str]:
+        """Take an entry out of a partition, or of all where it is not named; returns where it was."""
+        names = [partition] if partition is not None else list(self._by_name)
+        found = [name for name in names if name in self._by_name and self._by_name[name].remove(entry)]
+        self._num_rows -= len(found)
+        self.generation += len(found)
+        return found
+
+    def search(self, partition: str, vector: NDArray[np.float32], top_k: int) -> tuple[Candidate, ...]:
+        """Return the nearest living entries of the partition, nearest first."""
+        if partition not in self._by_name:
+            return ()
+        self._by_name.move_to_end(partition)
+        return self._by_name[partition].search(vector, top_k)
+
+    def sweep(self) -> dict[str, list[str]]:
+        """Drop what is over; returns the entries by partition."""
+        swept: dict[str, list[str]] = {}
+        for name, index in self._by_name.items():
+            over = index.expired()
+            if over:
+                swept[name] = over
+                for entry in over:
+                    index.remove(entry)
+                index.compact()
+                self._num_rows -= len(over)
+        return swept
+
+    def clear(self) -> None:
+        """Forget all partitions."""
+        self._by_name.clear()
+        self._num_rows = 0
+        self.generation += 1
+
+    def _use(self, partition: str) -> None:
+        self._by_name.move_to_end(partition)
+        while len(self._by_name) > 1 and (self._num_rows > self._max_rows or len(self._by_name) > self._max_partitions):
+            _, forgotten = self._by_name.popitem(last=False)
+            self._num_rows -= len(forgotten)

@@ -1,0 +1,248 @@
+"""The semantic tier: a question that is near enough to an earlier one, all else equal, gets its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from cache.decide import STATIC_POLICY, Decision, bar_for, decide
+from cache.entry import Entry, UnreadableEntry, dump, load, make_entry
+from cache.partition import Question, question_of, why_ineligible
+from cache.replay import replay
+from cache.storable import why_not_stored
+from cache.store import Store, StoreDown
+from orchestration.core import CacheStatus, Call, Candidate, Delta, Event, Finish, Handler
+from orchestration.core.errors import CacheMissed
+
+logger = logging.getLogger(__name__)
+
+_MAX_INSERTS = 256
+_MAX_ANSWER_CHARS = 1_000_000
+_INSERT_TIMEOUT_S = 30.0
+
+
+class IndexFault(Exception):
+    """The index did not answer; `code` says why in a word: `down`, `slow`, or why it refused the text."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The nearest living entries, nearest first, and what found them."""
+
+    candidates: tuple[Candidate, ...]
+    embedder: str
+    generation: int
+
+
+class Index(Protocol):
+    """Find texts that mean nearly the same. Both methods raise `IndexFault`."""
+
+    async def search(self, partition: str, text: str, *, top_k: int, timeout_s: float) -> Found:
+        """Return the at most `top_k` entries nearest to `text` in the partition."""
+        ...
+
+    async def add(self, partition: str, text: str, entry: str, *, ttl_s: float) -> None:
+        """Have `entry` found by texts near `text` for `ttl_s` seconds; doing it twice is doing it once."""
+        ...
+
+
+class SemanticCache:
+    """Answer from the nearest earlier question of the same partition, where its cosine reaches the bar.
+
+    Looking up takes at most `deadline_ms`, and whatever goes wrong there is a miss that `notes` tells of. What a
+    miss brings is inserted after the answer, by tasks of ours of which at most 256 wait; one more is not inserted.
+    `route_of` and `policy_of` give the hashes of a model's route and of the checks in force for a call.
+    """
+
+    def __init__(  # noqa: PLR0913 (each is a setting of its own or a part that wiring brings)
+        self,
+        index: Index,
+        store: Store,
+        *,
+        route_of: Callable[[str], str],
+        policy_of: Callable[[Call], str],
+        threshold: float = 0.95,
+        ttl_s: float = 86_400.0,
+        top_k: int = 5,
+        deadline_ms: float = 50.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not -1.0 <= threshold <= 1.0:
+            raise ValueError(f"the threshold is a cosine between -1 and 1, not {threshold}")
+        self._index = index
+        self._store = store
+        self._route_of = route_of
+        self._policy_of = policy_of
+        self._threshold = threshold
+        self._ttl_s = ttl_s
+        self._top_k = top_k
+        self._deadline_s = deadline_ms / 1000.0
+        self._clock = clock
+        self._inserts: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, call: Call, next: Handler, /) -> AsyncGenerator[Event, None]:
+        """Answer from an entry or pass the call on; raises `CacheMissed` for `only-if-cached` without an entry."""
+        question = self._question_of(call)
+        entry = await self._look_up(call, question) if question is not None else None
+        if entry is not None:
+            async with aclosing(replay(entry, call)) as events:
+                async for event in events:
+                    yield event
+            return
+        if call.controls.cache.is_only_if_cached:
+            raise CacheMissed("The answer is not cached, and the request asked for a cached one only.")
+        async with aclosing(next(call)) as events:
+            if question is None or call.controls.cache.is_no_store:
+                async for event in events:
+                    yield event
+                return
+            recording = _Recording()
+            async for event in events:
+                recording.add(event)
+                if isinstance(event, Finish):
+                    self._insert_later(call, question, recording)
+                yield event
+
+    async def aclose(self) -> None:
+        """Wait for the inserts under way, each of which has its deadline."""
+        if self._inserts:
+            await asyncio.wait(self._inserts)
+
+    def _question_of(self, call: Call) -> Question | None:
+        reason = why_ineligible(call)
+        if reason is not None:
+            call.notes.extra["semantic"] = reason
+            return None
+        return question_of(call, route=self._route_of(call.request.model), policy=self._policy_of(call))
+
+    async def _look_up(self, call: Call, question: Question) -> Entry | None:
+        """Return the entry to serve and note everything that the choice rests on."""
+        note = call.notes.cache
+        note.partition = question.partition
+        if call.controls.cache.is_no_cache:
+            call.notes.extra["semantic"] = "no_cache"
+            return None
+        begun = time.monotonic()
+        note.status = CacheStatus.MISS
+        note.policy = STATIC_POLICY
+        note.threshold = bar_for(threshold=self._threshold, floor=call.controls.threshold)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await self._find(call, question, bar=note.threshold)
+        except TimeoutError:
+            self._note_degraded(call, "slow")
+        except IndexFault as fault:
+            if fault.code in ("slow", "down"):
+                self._note_degraded(call, fault.code)
+            else:
+                call.notes.extra["semantic"] = fault.code
+        except StoreDown:
+            self._note_degraded(call, "down")
+        finally:
+            call.notes.stages_ms["semantic_lookup"] = (time.monotonic() - begun) * 1000.0
+        return None
+
+    async def _find(self, call: Call, question: Question, *, bar: float) -> Entry | None:
+        note = call.notes.cache
+        found = await self._index.search(
+            question.partition, question.text, top_k=self._top_k, timeout_s=self._deadline_s
+        )
+        note.candidates = list(found.candidates)
+        note.embedder = found.embedder
+        note.index_generation = found.generation
+        unusable: dict[str, str] = {}
+        while True:
+            decision = decide(found.candidates, bar=bar, unusable=unusable)
+            if decision.entry is None:
+                break
+            entry, fault = await self._fetch(call, decision.entry)
+            if entry is not None:
+                self._note_hit(call, entry, decision)
+                break
+            unusable[decision.entry] = fault
+        call.notes.extra["semantic"] = decision.reason
+        call.notes.extra["semantic_unusable"] = unusable
+        return entry if decision.entry is not None else None
+
+    async def _fetch(self, call: Call, entry_id: str) -> tuple[Entry | None, str]:
+        """Return the entry, or None and why it cannot serve this call."""
+        packed = await self._store.get(_key(entry_id))
+        if packed is None:
+            return None, "gone"
+        try:
+            entry = load(packed)
+        except UnreadableEntry:
+            return None, "unreadable"
+        age_s = entry.age_s(self._clock())
+        if age_s >= entry.ttl_s:
+            return None, "expired"
+        max_age_s = call.controls.cache.max_age_s
+        return (None, "too_old") if max_age_s is not None and age_s > max_age_s else (entry, "")
+
+    def _note_hit(self, call: Call, entry: Entry, decision: Decision) -> None:
+        note = call.notes.cache
+        note.status = CacheStatus.SEMANTIC
+        note.reason = None
+        note.similarity = decision.similarity
+        note.entry = entry.id
+        note.entry_call = entry.call_id
+        note.entry_created_at = entry.created_at
+        note.ttl_s = entry.ttl_s
+        call.notes.model = entry.model
+        call.notes.backend = entry.backend
+
+    def _note_degraded(self, call: Call, how: str) -> None:
+        call.notes.degrade(f"semantic_cache_{how}")
+        call.notes.extra["semantic"] = how
+
+    def _insert_later(self, call: Call, question: Question, recording: _Recording) -> None:
+        """Begin to insert a complete answer; the caller need not wait, nor stay."""
+        reason = recording.fault or why_not_stored(call, recording.events)
+        if reason is None and len(self._inserts) >= _MAX_INSERTS:
+            reason = "too_many_inserts"
+        call.notes.extra["semantic_insert"] = reason or "begun"
+        if reason is None:
+            entry = make_entry(call, recording.events, id=question.entry, created_at=self._clock(), ttl_s=self._ttl_s)
+            task = asyncio.create_task(self._insert(question, entry), name="semantic-insert")
+            self._inserts.add(task)
+            task.add_done_callback(self._inserts.discard)
+
+    async def _insert(self, question: Question, entry: Entry) -> None:
+        """Store the answer, then have it found: an entry in the index always was in the store."""
+        try:
+            async with asyncio.timeout(_INSERT_TIMEOUT_S):
+                await self._store.put(_key(entry.id), dump(entry), ttl_s=entry.ttl_s)
+                await self._index.add(question.partition, question.text, entry.id, ttl_s=entry.ttl_s)
+        except (StoreDown, IndexFault, TimeoutError, ValueError) as exc:
+            logger.warning("cache.semantic_insert_failed call=%s: %s", entry.call_id, exc)
+
+
+class _Recording:
+    """The events of one answer, given up where it grows beyond a million characters."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.fault: str | None = None
+        self._num_chars = 0
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Delta):
+            self._num_chars += len(event.text) + 1
+        if self._num_chars > _MAX_ANSWER_CHARS:
+            self.fault = "too_large"
+            self.events.clear()
+        if self.fault is None:
+            self.events.append(event)
+
+
+def _key(entry_id: str) -> str:
+    return f"semantic:{entry_id}"

@@ -1,0 +1,212 @@
+"""The index in memory and the rows in Redis kept as one: loaded at start, followed while running."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import aclosing
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache.index import Row
+from cache.partitions import Partitions
+from cache.store import StoreDown
+from cache.vector_store import Added, Change, ChangesLost, Removed, VectorStore
+from orchestration.core import Candidate
+
+logger = logging.getLogger(__name__)
+
+_MAX_UNSAVED = 10_000
+
+
+class SharedIndex:
+    """Search in memory, keep in Redis. Without Redis searches go on, and rows added meanwhile are saved later.
+
+    Of those at most 10,000 are kept for later, the oldest are given up first.
+    """
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        vectors: VectorStore,
+        *,
+        clock: Callable[[], float] = time.time,
+        retry_s: float = 1.0,
+        sweep_s: float = 60.0,
+    ) -> None:
+        self.is_down = False
+        self._partitions = partitions
+        self._vectors = vectors
+        self._clock = clock
+        self._retry_s = retry_s
+        self._sweep_s = sweep_s
+        self._unsaved: OrderedDict[str, tuple[str, Row]] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._missed_while_loading: dict[str, list[Change]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def generation(self) -> int:
+        """Count the changes of the index since the start."""
+        return self._partitions.generation
+
+    @property
+    def num_rows(self) -> int:
+        """Count the rows in memory."""
+        return self._partitions.num_rows
+
+    @property
+    def num_partitions(self) -> int:
+        """Count the partitions in memory."""
+        return len(self._partitions)
+
+    @property
+    def num_unsaved(self) -> int:
+        """Count the rows that are in memory alone, because Redis was down."""
+        return len(self._unsaved)
+
+    async def start(self) -> None:
+        """Load what Redis holds and begin to follow it; without Redis, begin empty and try again later."""
+        after: str | None = None
+        try:
+            after = await self._load_all()
+        except StoreDown as exc:
+            self._note_down(exc)
+        self._tasks = [
+            asyncio.create_task(self._follow(after), name="index-follow"),
+            asyncio.create_task(self._sweep(), name="index-sweep"),
+        ]
+
+    async def aclose(self) -> None:
+        """Stop following; what could not be saved is lost."""
+        tasks = [*self._tasks, *self._loading.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def ready(self, partition: str) -> None:
+        """Have the partition in memory, read from Redis where it was not; without Redis as it is."""
+        if partition in self._partitions or self.is_down:
+            return
+        loading = self._loading.get(partition)
+        if loading is None:
+            loading = asyncio.create_task(self._load(partition), name="index-load")
+            self._loading[partition] = loading
+        await asyncio.shield(loading)  # others wait for it too
+
+    def search(self, partition: str, vector: NDArray[np.float32], top_k: int) -> tuple[Candidate, ...]:
+        """Return the nearest entries in memory; `ready` has been awaited."""
+        return self._partitions.search(partition, vector, top_k)
+
+    async def add(self, partition: str, row: Row) -> bool:
+        """Add a row, once per entry; tells whether Redis has it too."""
+        await self.ready(partition)
+        self._partitions.add(partition, row)
+        try:
+            if self.is_down:
+                raise StoreDown("the vector store was down a moment ago")
+            await self._vectors.save(partition, row, ttl_s=row.expires_at - self._clock())
+        except StoreDown as exc:
+            self._note_down(exc)
+            self._keep_unsaved(partition, row)
+            return False
+        return True
+
+    async def remove(self, entry: str) -> int:
+        """Take an entry out of every partition in memory, and of Redis; returns of how many."""
+        self._unsaved.pop(entry, None)
+        found = self._partitions.remove(entry)
+        for partition in found:
+            await self._vectors.remove(partition, [entry])
+        return len(found)
+
+    async def _load(self, partition: str) -> None:
+        missed = self._missed_while_loading.setdefault(partition, [])
+        try:
+            rows = await self._vectors.load(partition)
+        except StoreDown as exc:
+            self._note_down(exc)
+            return
+        finally:
+            self._loading.pop(partition, None)
+            self._missed_while_loading.pop(partition, None)
+        self._take_in(partition, rows)
+        for change in missed:
+            self._apply(change)
+
+    def _take_in(self, partition: str, rows: list[Row]) -> None:
+        now = self._clock()
+        self._partitions.open(partition)
+        for row in rows:
+            if row.expires_at > now:
+                self._partitions.add(partition, row)
+
+    async def _load_all(self) -> str:
+        """Read as many partitions as there is room for; returns the change to follow from, taken before reading."""
+        after = await self._vectors.latest_change()
+        await self._save_unsaved()
+        self._partitions.clear()
+        async with aclosing(self._vectors.partitions()) as names:
+            async for partition in names:
+                if self._partitions.is_full:
+                    break  # the rest is read when it is asked for
+                self._take_in(partition, await self._vectors.load(partition))
+        self.is_down = False
+        return after
+
+    async def _follow(self, after: str | None) -> None:
+        while True:
+            try:
+                if after is None or self.is_down:
+                    after = await self._load_all()
+                    logger.info("index.loaded rows=%d", self.num_rows)
+                after, changes = await self._vectors.changes_after(after, wait_s=1.0)
+                for change in changes:
+                    self._apply(change)
+            except (StoreDown, ChangesLost) as exc:
+                after = None
+                if isinstance(exc, StoreDown):
+                    self._note_down(exc)
+                    await asyncio.sleep(self._retry_s)
+
+    def _apply(self, change: Change) -> None:
+        if change.partition in self._missed_while_loading:
+            self._missed_while_loading[change.partition].append(change)
+        if change.partition not in self._partitions:
+            return  # it will be read whole when it is asked for
+        match change:
+            case Added(partition, row):
+                self._partitions.add(partition, row)
+            case Removed(partition, entry):
+                self._partitions.remove(entry, partition)
+
+    async def _save_unsaved(self) -> None:
+        while self._unsaved:
+            entry, (partition, row) = next(iter(self._unsaved.items()))
+            if row.expires_at > self._clock():
+                await self._vectors.save(partition, row, ttl_s=row.expires_at - self._clock())
+            self._unsaved.pop(entry, None)
+
+    def _keep_unsaved(self, partition: str, row: Row) -> None:
+        self._unsaved[row.entry] = (partition, row)
+        if len(self._unsaved) > _MAX_UNSAVED:
+            self._unsaved.popitem(last=False)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._sweep_s)
+            for partition, entries in self._partitions.sweep().items():
+                try:
+                    await self._vectors.remove(partition, entries, is_told=False)
+                except StoreDown as exc:
+                    self._note_down(exc)
+
+    def _note_down(self, exc: StoreDown) -> None:
+        if not self.is_down:
+            logger.warning("index.store_down: %s", exc)
+        self.is_down = True
