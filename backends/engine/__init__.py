@@ -1,1 +1,1 @@
-"""The engine: token ids in, token ids out. It imports nothing of ours."""
+"""The engine: token ids in, token ids out, batched at every step; it imports nothing else of ours."""

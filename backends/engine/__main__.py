@@ -1,0 +1,151 @@
+"""Run the engine as a process of its own: `python -m backends.engine --listen unix:///P --model PATH --name NAME`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from backends.engine.config import EngineConfig, size_pool
+from backends.engine.core import EngineCore
+from backends.engine.loop import EngineLoop
+from backends.engine.memory import pool_bytes
+from backends.engine.model.loader import DTYPES, LoadedModel, choose_device, load
+from backends.engine.model.weights import ModelUnreadable
+from backends.engine.runner.runner import Runner
+from backends.engine.sched.admission import ADMISSIONS
+from backends.engine.server import EngineServer
+from backends.engine.status import follow_supervisor, report
+
+logger = logging.getLogger(__name__)
+
+_STEP_TOKENS_CPU = 128
+_STEP_TOKENS_GPU = 2048
+
+
+def main() -> int:
+    """Serve until SIGTERM or the end of stdin; returns the exit status."""
+    args = _parse(sys.argv[1:])
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    follow_supervisor()
+    torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
+    try:
+        device = choose_device(args.device)
+        model = load(args.model, dtype=args.dtype, device=device, progress=_progress)
+    except ModelUnreadable as exc:
+        logger.error("engine: %s", exc)
+        return 2
+    config = _configure(args, model)
+    return asyncio.run(_serve(args, model, config))
+
+
+async def _serve(args: argparse.Namespace, model: LoadedModel, config: EngineConfig) -> int:
+    runner = Runner(model, num_pages=config.num_pages, page_size=config.page_size)
+    core = EngineCore(config, runner, new_seed=lambda: secrets.randbits(63))
+    info = _describe(args, model, config)
+    server = EngineServer(info)
+    loop, ended, crashed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def crash() -> None:
+        loop.call_soon_threadsafe(crashed.set)
+        loop.call_soon_threadsafe(ended.set)
+
+    engine = EngineLoop(core, deliver=server.deliver, crashed=crash)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    engine.start()
+    try:
+        address = await server.start(args.listen, engine)
+        report("ready", address=address, **info)
+        await ended.wait()
+    except (OSError, ValueError) as exc:
+        logger.error("engine: %s", exc)
+        return 2
+    finally:
+        await server.aclose()
+        await asyncio.to_thread(engine.close)
+    return 1 if crashed.is_set() else 0
+
+
+def _progress(what: str, done: int, total: int) -> None:
+    report("progress", what=what, done=done, total=total)
+
+
+def _configure(args: argparse.Namespace, model: LoadedModel) -> EngineConfig:
+    shape = model.shape
+    page_bytes = args.page_size * shape.kv_bytes_per_token(model.dtype.itemsize)
+    memory_bytes = pool_bytes(model.device) if args.kv_memory_mb is None else args.kv_memory_mb << 20
+    step_tokens = _STEP_TOKENS_CPU if model.device.type == "cpu" else _STEP_TOKENS_GPU
+    return EngineConfig(
+        vocab_size=shape.vocab_size,
+        max_len=shape.max_len,
+        eos_ids=shape.eos_ids,
+        num_pages=size_pool(
+            memory_bytes=memory_bytes,
+            page_bytes=page_bytes,
+            page_size=args.page_size,
+            max_len=shape.max_len,
+            max_num_seqs=args.max_num_seqs,
+        ),
+        page_size=args.page_size,
+        max_num_seqs=args.max_num_seqs,
+        max_batched_tokens=args.max_batched_tokens or max(step_tokens, 2 * args.max_num_seqs),
+        max_waiting=args.max_waiting,
+        admission=args.admission,
+        prefix_cache=not args.no_prefix_cache,
+    )
+
+
+def _describe(args: argparse.Namespace, model: LoadedModel, config: EngineConfig) -> dict[str, object]:
+    return {
+        "name": args.name,
+        "revision": model.revision,
+        "vocab_size": config.vocab_size,
+        "max_len": config.max_len,
+        "eos_ids": sorted(config.eos_ids),
+        "dtype": args.dtype,
+        "device": str(model.device),
+        "page_size": config.page_size,
+        "num_pages": config.num_pages,
+        "max_num_seqs": config.max_num_seqs,
+    }
+
+
+def _auto_or_positive(text: str) -> int | None:
+    return None if text == "auto" else _positive(text)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m backends.engine", description="Serve one model by token ids.")
+    parser.add_argument("--listen", required=True, help="unix:///path or tcp://host:port")
+    parser.add_argument("--model", required=True, type=Path, help="a GGUF file, or a folder with safetensors")
+    parser.add_argument("--name", required=True, help="what the model is called")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    parser.add_argument("--dtype", default="bfloat16", choices=sorted(DTYPES))
+    parser.add_argument("--page-size", default=16, type=_positive, help="tokens per KV page (default: 16)")
+    parser.add_argument("--kv-memory-mb", default=None, type=_auto_or_positive, help="KV pool in MiB, or auto")
+    parser.add_argument("--max-num-seqs", default=64, type=_positive, help="requests per step (default: 64)")
+    parser.add_argument("--max-batched-tokens", default=None, type=_auto_or_positive, help="tokens per step, or auto")
+    parser.add_argument("--admission", default="future_peak", choices=sorted(ADMISSIONS))
+    parser.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its first token")
+    parser.add_argument("--max-waiting", default=1024, type=_positive, help="requests that may wait (default: 1024)")
+    parser.add_argument("--threads", default=None, type=_positive, help="CPU threads (default: all cores)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""The radix tree that finds computed prefixes again: whole pages, compared token by token, one root per salt."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A run of pages below its parent; locked while a request uses it, `last_used` counts unlocks."""
+
+    tokens: tuple[int, ...]
+    pages: list[int]
+    parent: Node | None
+    salt: str
+    children: dict[tuple[int, ...], Node] = field(default_factory=dict)
+    locks: int = 0
+    last_used: int = 0
+
+    def path(self) -> Iterator[Node]:
+        """Walk from this node up to, and without, the root."""
+        node: Node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+
+class RadixTree:
+    """Keep pages under the tokens they hold; only unlocked leaves are evicted, least recently used first.
+
+    A lock on a node locks every node above it. Splitting a node keeps the object for its lower part, so that whoever
+    holds a node still holds the same tokens.
+    """
+
+    def __init__(self, *, page_size: int) -> None:
+        self._page_size = page_size
+        self._roots: dict[str, Node] = {}
+        self._leaves: list[tuple[int, int, Node]] = []
+        self._clock = 0
+        self._num_offers = 0
+        self._num_nodes = 0
+        self._num_evictable = 0
+
+    @property
+    def num_evictable(self) -> int:
+        """Return how many pages eviction could free now."""
+        return self._num_evictable
+
+    def find(self, salt: str, tokens: Sequence[int]) -> tuple[Node, int]:
+        """Return the node that ends the longest known prefix in whole pages, and how many pages that is.
+
+        The answer is not locked. A prefix that ends inside a node splits it.
+        """
+        node = self._root(salt)
+        done = 0
+        while True:
+            child = node.children.get(tuple(tokens[done : done + self._page_size]))
+            if child is None:
+                return node, done // self._page_size
+            same = self._pages_in_common(child, tokens, done)
+            done += same * self._page_size
+            if same < len(child.pages):
+                return self._split(child, same), done // self._page_size
+            node = child
+
+    def lock(self, node: Node) -> None:
+        """Keep this node and all above it from eviction."""
+        self._root_of(node).locks += 1
+        for step in node.path():
+            if step.locks == 0:
+                self._num_evictable -= len(step.pages)
+            step.locks += 1
+
+    def unlock(self, node: Node) -> None:
+        """Take back one lock, and note the path as used now."""
+        self._clock += 1
+        root = self._root_of(node)
+        for step in node.path():
+            assert step.locks > 0, "unlocked more often than locked"
+            step.locks -= 1
+            step.last_used = self._clock
+            if step.locks == 0:
+                self._num_evictable += len(step.pages)
+                self._offer(step)
+        root.locks -= 1
+        self._drop_if_empty(root)
+
+    def insert(self, node: Node, tokens: Sequence[int], pages: Sequence[int]) -> tuple[Node, list[int], list[int]]:
+        """Put pages below a locked node; returns the end node, the path's pages there, and the pages not needed.
+
+        Where the tree has these tokens already, its own page stands and the one offered is not needed.
+        """
+        assert len(tokens) == len(pages) * self._page_size
+        used: list[int] = []
+        done = 0
+        while done < len(pages):
+            at = done * self._page_size
+            child = node.children.get(tuple(tokens[at : at + self._page_size]))
+            if child is None:
+                node = self._add(node, tuple(tokens[at:]), list(pages[done:]))
+                used.extend(pages[done:])
+                break
+            same = self._pages_in_common(child, tokens, at)
+            node = child if same == len(child.pages) else self._split(child, same)
+            used.extend(node.pages)
+            done += same
+        return node, used, [old for old, now in zip(pages, used, strict=True) if old != now]
+
+    def evict(self, count: int) -> list[int]:
+        """Give up `count` pages, or as many as can be; the least recently used ends of paths go first."""
+        freed: list[int] = []
+        while len(freed) < count and self._leaves:
+            last_used, _, node = heapq.heappop(self._leaves)
+            if node.locks or node.children or node.last_used != last_used or not node.pages:
+                continue
+            freed.extend(self._cut(node, count - len(freed)))
+        return freed
+
+    def pages(self) -> Iterator[int]:
+        """Walk over every page in the tree."""
+        for node in self.nodes():
+            yield from node.pages
+
+    def nodes(self) -> Iterator[Node]:
+        """Walk over every node below the roots, parents before children."""
+        waiting = [child for root in self._roots.values() for child in root.children.values()]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(node.children.values())
+
+    def check(self) -> None:
+        """Assert what holds of every node: whole pages, keys that fit, locks that never grow downwards."""
+        num_nodes = num_evictable = 0
+        for node in self.nodes():
+            num_nodes += 1
+            num_evictable += len(node.pages) if node.locks == 0 else 0
+            assert node.pages
+            assert len(node.tokens) == len(node.pages) * self._page_size
+            assert node.parent is not None
+            assert node.parent.children[node.tokens[: self._page_size]] is node
+            assert node.salt == node.parent.salt
+            assert node.parent.locks >= node.locks >= 0
+        assert num_nodes == self._num_nodes
+        assert num_evictable == self._num_evictable
+        assert all(root.children or root.locks for root in self._roots.values())
+
+    def _root(self, salt: str) -> Node:
+        return self._roots.setdefault(salt, Node((), [], None, salt))
+
+    def _root_of(self, node: Node) -> Node:
+        root = self._roots[node.salt]
+        assert node.parent is not None or node is root, "the node was dropped"
+        return root
+
+    def _drop_if_empty(self, root: Node) -> None:
+        if not root.children and not root.locks:
+            self._roots.pop(root.salt, None)
+
+    def _pages_in_common(self, child: Node, tokens: Sequence[int], at: int) -> int:
+        size = self._page_size
+        for index in range(len(child.pages)):
+            begin = index * size
+            if child.tokens[begin : begin + size] != tuple(tokens[at + begin : at + begin + size]):
+                return index
+        return len(child.pages)
+
+    def _split(self, node: Node, num_pages: int) -> Node:
+        """Cut a node after `num_pages`; returns the new upper part, locked as often as the lower one."""
+        assert 0 < num_pages < len(node.pages)
+        parent, cut = node.parent, num_pages * self._page_size
+        assert parent is not None
+        upper = Node(node.tokens[:cut], node.pages[:num_pages], parent, node.salt)
+        upper.locks, upper.last_used = node.locks, node.last_used
+        parent.children[upper.tokens[: self._page_size]] = upper
+        node.tokens, node.pages, node.parent = node.tokens[cut:], node.pages[num_pages:], upper
+        upper.children[node.tokens[: self._page_size]] = node
+        self._num_nodes += 1
+        return upper
+
+    def _add(self, parent: Node, tokens: tuple[int, ...], pages: list[int]) -> Node:
+        node = Node(tokens, pages, parent, parent.salt, last_used=self._clock)
+        parent.children[tokens[: self._page_size]] = node
+        self._num_nodes += 1
+        self._num_evictable += len(pages)
+        self._offer(node)
+        return node
+
+    def _cut(self, node: Node, count: int) -> list[int]:
+        """Take pages off the end of a leaf; a leaf without pages leaves the tree."""
+        keep = max(0, len(node.pages) - count)
+        freed = node.pages[keep:]
+        self._num_evictable -= len(freed)
+        parent = node.parent
+        assert parent is not None
+        if keep == 0:
+            del parent.children[node.tokens[: self._page_size]]
+            self._num_nodes -= 1
+            node.pages = []
+            if parent.parent is None:
+                self._drop_if_empty(parent)
+            else:
+                self._offer(parent)
+        else:
+            node.tokens, node.pages = node.tokens[: keep * self._page_size], node.pages[:keep]
+            self._offer(node)
+        return freed
+
+    def _offer(self, node: Node) -> None:
+        """Make a leaf that nobody uses known to eviction."""
+        if node.locks or node.children:
+            return
+        if len(self._leaves) > 2 * self._num_nodes + 64:
+            self._leaves = [offer for offer in self._leaves if offer[2].pages and offer[2].last_used == offer[0]]
+            heapq.heapify(self._leaves)
+        self._num_offers += 1  # never equal, so that nodes are never compared
+        heapq.heappush(self._leaves, (node.last_used, self._num_offers, node))

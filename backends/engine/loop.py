@@ -1,0 +1,188 @@
+"""The engine's own thread: commands in between two steps, outputs out after each, and a watchdog beside it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from backends.engine.core import EngineCore
+from backends.engine.types import Output, RefusalCode, Refused, Submission
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Take a request, known to its owner as `ticket`."""
+
+    ticket: int
+    submission: Submission
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End a request, if it has not ended."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened at once: outputs by ticket, and refusals by ticket."""
+
+    outputs: tuple[tuple[int, Output], ...] = ()
+    refusals: tuple[tuple[int, Refused], ...] = ()
+
+
+class EngineLoop:
+    """Own the core in one thread; everything public may be called from any other.
+
+    Commands wait in a bounded queue: where it is full a submission is refused at once. Aborts are always taken; there
+    can be no more of them than there were submissions. `deliver` and `crashed` are called in the engine's thread and
+    must not block; after `crashed` nothing runs any more.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        *,
+        deliver: Callable[[Report], None],
+        crashed: Callable[[], None],
+        max_commands: int = 4096,
+        stall_s: float = 30.0,
+    ) -> None:
+        self._core = core
+        self._deliver = deliver
+        self._crashed = crashed
+        self._max_commands = max_commands
+        self._stall_s = stall_s
+        self._commands: deque[Submit | Abort] = deque()
+        self._wake = threading.Condition()
+        self._is_closing = False
+        self._keys: dict[int, int] = {}
+        self._tickets: dict[int, int] = {}
+        self._working_since: float | None = None
+        self._finish_times: deque[float] = deque(maxlen=64)
+        self._stats = core.stats()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._watchdog = threading.Thread(target=self._watch, name="engine-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread and its watchdog."""
+        self._thread.start()
+        self._watchdog.start()
+
+    def close(self, *, timeout_s: float = 10.0) -> None:
+        """End both threads after the step in flight; live requests are dropped."""
+        with self._wake:
+            self._is_closing = True
+            self._wake.notify_all()
+        self._thread.join(timeout_s)
+        self._watchdog.join(timeout_s)
+
+    def submit(self, ticket: int, submission: Submission) -> None:
+        """Pass a request on; its outputs or its refusal come by `deliver`. Raises `Refused` where the queue is full."""
+        with self._wake:
+            if len(self._commands) >= self._max_commands:
+                raise Refused(RefusalCode.QUEUE_FULL, "too many submissions at once", retry_after_s=1.0)
+            self._commands.append(Submit(ticket, submission))
+            self._wake.notify_all()
+
+    def abort(self, ticket: int) -> None:
+        """End a request before the next step; nothing more is delivered for it after that."""
+        with self._wake:
+            self._commands.append(Abort(ticket))
+            self._wake.notify_all()
+
+    def stats(self) -> Mapping[str, float]:
+        """Return the numbers as they were after the last step or command."""
+        return self._stats
+
+    def _run(self) -> None:
+        try:
+            while (commands := self._next_commands()) is not None:
+                self._turn(commands)
+        except Exception:
+            logger.exception("engine.crashed decision=%s", self._core.last_decision)
+            self._crashed()
+
+    def _turn(self, commands: Sequence[Submit | Abort]) -> None:
+        refusals = [refusal for refusal in map(self._execute, commands) if refusal is not None]
+        outputs = self._step() if self._core.has_work else ()
+        self._stats = self._core.stats()
+        if outputs or refusals:
+            self._deliver(Report(tuple(outputs), tuple(refusals)))
+
+    def _next_commands(self) -> list[Submit | Abort] | None:
+        """Wait until there is something to do; returns the commands to run first, `None` at the end."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._commands or self._is_closing or self._core.has_work)
+            if self._is_closing:
+                return None
+            commands = list(self._commands)
+            self._commands.clear()
+            return commands
+
+    def _execute(self, command: Submit | Abort) -> tuple[int, Refused] | None:
+        match command:
+            case Submit(ticket, submission):
+                try:
+                    key = self._core.submit(submission)
+                except Refused as refused:
+                    return ticket, self._with_hint(refused)
+                self._keys[ticket], self._tickets[key] = key, ticket
+            case Abort(ticket):
+                ended = self._keys.pop(ticket, None)
+                if ended is not None:
+                    self._core.abort(ended)
+                    del self._tickets[ended]
+        return None
+
+    def _step(self) -> Sequence[tuple[int, Output]]:
+        before = self._core.progress
+        self._working_since = self._working_since or time.monotonic()
+        outputs = self._core.step()
+        is_moving = self._core.progress != before
+        if is_moving:
+            self._working_since = time.monotonic() if self._core.has_work else None
+        else:
+            with self._wake:  # nothing should ever stand still; if it does, let it not spin
+                self._wake.wait_for(lambda: self._commands or self._is_closing, timeout=0.1)
+        addressed = [(self._tickets[output.key], output) for output in outputs]
+        for ticket, output in addressed:
+            if output.finish is not None:
+                del self._keys[ticket], self._tickets[output.key]
+                self._finish_times.append(time.monotonic())
+        return addressed
+
+    def _with_hint(self, refused: Refused) -> Refused:
+        """Tell how long the queue may take to move, where it was full: as long as one request took of late."""
+        if refused.code is RefusalCode.QUEUE_FULL:
+            times = self._finish_times
+            span_s = time.monotonic() - times[0] if times else 1.0
+            refused.retry_after_s = min(60.0, max(0.1, span_s / max(1, len(times))))
+        return refused
+
+    def _watch(self) -> None:
+        """Log one state dump for every stall: work there, and nothing moved for `stall_s`."""
+        reported: float | None = None
+        while not self._is_closing:
+            with self._wake:
+                self._wake.wait_for(lambda: self._is_closing, timeout=min(1.0, self._stall_s / 4))
+            since = self._working_since
+            if since is None or since == reported or time.monotonic() - since < self._stall_s:
+                continue
+            reported = since
+            logger.error("engine.stall %s", self._describe(time.monotonic() - since))
+
+    def _describe(self, stalled_s: float) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        stack = "".join(traceback.format_stack(frame)) if frame else "the thread is gone"
+        decision = self._core.last_decision
+        return f"stalled_s={stalled_s:.1f} stats={dict(self._stats)} decision=({decision})\n{stack}"

@@ -1,0 +1,1 @@
+"""The model: its shape, its weights, and the files they come from."""

@@ -1,0 +1,82 @@
+"""The Llama decoder over flat tokens: one forward pass for all rows of a step."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from backends.engine.model.shape import ModelShape
+from backends.engine.model.weights import LayerWeights, ModelWeights
+
+
+class LayerAttention(Protocol):
+    """Store the keys and values of a step's tokens, and attend from its queries to all that came before them."""
+
+    def write_kv(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store keys and values (N, kv_heads, dim) of a layer."""
+
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """Return the attention of queries (N, heads, dim), as (N, heads * dim)."""
+
+
+class Llama:
+    """Weights and the arithmetic over them; keeps nothing between steps."""
+
+    def __init__(self, shape: ModelShape, weights: ModelWeights) -> None:
+        self._shape = shape
+        self._weights = weights
+        self._cos, self._sin = _rotations(shape, weights.embedding)
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attention: LayerAttention) -> torch.Tensor:
+        """Return the last hidden states (N, hidden) of flat tokens (N,) at their positions (N,)."""
+        hidden = F.embedding(tokens, self._weights.embedding)
+        cos, sin = self._cos[positions], self._sin[positions]
+        for index, layer in enumerate(self._weights.layers):
+            normed = self._norm(hidden, layer.attention_norm)
+            hidden = hidden + self._attention(index, layer, normed, cos, sin, attention)
+            hidden = hidden + _mlp(layer, self._norm(hidden, layer.mlp_norm))
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return float32 logits (N, V) of hidden states (N, hidden)."""
+        return F.linear(self._norm(hidden, self._weights.norm), self._weights.head).float()
+
+    def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(hidden, (self._shape.hidden_size,), weight, self._shape.norm_epsilon)
+
+    def _attention(
+        self,
+        index: int,
+        layer: LayerWeights,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        attention: LayerAttention,
+    ) -> torch.Tensor:
+        shape = self._shape
+        heads = F.linear(hidden, layer.qkv).view(len(hidden), -1, shape.head_dim)
+        num_rotated = shape.num_heads + shape.num_kv_heads
+        rotated = _rotate(heads[:, :num_rotated], cos, sin)  # queries and keys at once
+        attention.write_kv(index, rotated[:, shape.num_heads :], heads[:, num_rotated:])
+        return F.linear(attention.attend(index, rotated[:, : shape.num_heads]), layer.output)
+
+
+def _mlp(layer: LayerWeights, hidden: torch.Tensor) -> torch.Tensor:
+    gate, up = F.linear(hidden, layer.gate_up).chunk(2, dim=-1)
+    return F.linear(F.silu(gate).mul_(up), layer.down)
+
+
+def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate each head's dimension i with i + dim/2: heads (N, H, dim), cos and sin (N, 1, dim)."""
+    first, second = heads.chunk(2, dim=-1)
+    return torch.addcmul(heads * cos, torch.cat([-second, first], dim=-1), sin)
+
+
+def _rotations(shape: ModelShape, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cosines and sines (max_len, 1, dim), computed in float32."""
+    frequencies = torch.tensor(shape.rope_frequencies(), dtype=torch.float32)
+    angles = torch.arange(shape.max_len, dtype=torch.float32)[:, None] * frequencies
+    angles = torch.cat([angles, angles], dim=-1)[:, None, :]
+    return angles.cos().to(like), angles.sin().to(like)

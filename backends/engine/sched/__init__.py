@@ -1,0 +1,1 @@
+"""What runs in the next step; it decides and touches no tensor."""

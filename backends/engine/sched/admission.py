@@ -1,0 +1,80 @@
+"""Whether one more request may start: three rules by name, pure functions of what is held and may come."""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The tokens a request holds once its prompt is computed, and how many more it may hold at its end."""
+
+    current: int
+    remaining: int
+
+
+Admission = Callable[[Sequence[Demand], Demand, int], bool]
+"""Tells whether a candidate fits beside the running, in a pool of so many tokens."""
+
+
+def peak_usage(demands: Sequence[Demand]) -> int:
+    """Return the most tokens that will be held at once, where each request ends when its remaining are used up.
+
+    usage(t) is the sum of (current + t) over the requests with remaining >= t; it is largest at the end of one.
+    """
+    peak = held = 0
+    for count, demand in enumerate(sorted(demands, key=lambda each: -each.remaining), start=1):
+        held += demand.current
+        peak = max(peak, held + count * demand.remaining)
+    return peak
+
+
+def future_peak(running: Sequence[Demand], candidate: Demand, capacity: int) -> bool:
+    """Admit if the predicted peak fits; a prediction that fails is mended by preemption."""
+    return peak_usage([*running, candidate]) <= capacity
+
+
+def reserve(running: Sequence[Demand], candidate: Demand, capacity: int) -> bool:
+    """Admit if everything fits at its full length at once; nothing is ever preempted."""
+    return sum(demand.current + demand.remaining for demand in (*running, candidate)) <= capacity
+
+
+def greedy(running: Sequence[Demand], candidate: Demand, capacity: int) -> bool:
+    """Admit if what is held now leaves room for the candidate's prompt."""
+    return sum(demand.current for demand in (*running, candidate)) <= capacity
+
+
+ADMISSIONS: Mapping[str, Admission] = {"future_peak": future_peak, "reserve": reserve, "greedy": greedy}
+
+
+class OutputLengths:
+    """Predict how long an answer gets from the answers that ended lately.
+
+    The prediction is the 0.9 quantile among the last answers longer than the one asked about, and never more than is
+    allowed. Below `min_samples` of those, it is what is allowed.
+    """
+
+    def __init__(self, *, window: int = 256, min_samples: int = 16, quantile: float = 0.9) -> None:
+        self._window = window
+        self._lengths: deque[int] = deque()
+        self._sorted: list[int] = []
+        self._min_samples = min_samples
+        self._quantile = quantile
+
+    def add(self, length: int) -> None:
+        """Note the length of an answer that ended by itself or by its limit."""
+        self._lengths.append(length)
+        bisect.insort(self._sorted, length)
+        if len(self._lengths) > self._window:
+            del self._sorted[bisect.bisect_left(self._sorted, self._lengths.popleft())]
+
+    def remaining(self, *, generated: int, allowed: int) -> int:
+        """Return how many more tokens to expect of an answer with `generated` so far and `allowed` to come."""
+        first = bisect.bisect_right(self._sorted, generated)
+        num_longer = len(self._sorted) - first
+        if num_longer < self._min_samples:
+            return allowed
+        return min(allowed, self._sorted[first + int(self._quantile * (num_longer - 1))] - generated)

@@ -1,0 +1,55 @@
+"""A live request: what it asked for, its tokens so far, and what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backends.engine.kv.cache import Holding
+from backends.engine.types import FinishReason, SamplingParams, Submission
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request from submission to its end; keys grow with age, so the smallest is the oldest.
+
+    `num_computed` tokens have their keys and values in the pages of `holding`; a waiting request has no holding.
+    """
+
+    key: int
+    submission: Submission
+    seed: int
+    tokens: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    holding: Holding | None = None
+    cached_prompt_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.submission.prompt)
+
+    @property
+    def params(self) -> SamplingParams:
+        """Return how its tokens are drawn."""
+        return self.submission.params
+
+    @property
+    def num_pending(self) -> int:
+        """Return how many tokens are still to be computed before the next one can be drawn."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def num_generated(self) -> int:
+        """Return how many tokens were drawn so far."""
+        return len(self.tokens) - len(self.submission.prompt)
+
+    @property
+    def num_allowed(self) -> int:
+        """Return how many tokens may still be drawn."""
+        return self.params.max_tokens - self.num_generated
+
+    def append(self, token: int, *, eos_ids: frozenset[int]) -> FinishReason | None:
+        """Add a drawn token; returns the reason if it is the last one."""
+        self.tokens.append(token)
+        is_eos = token in eos_ids and not self.params.ignore_eos
+        if is_eos or token in self.params.stop_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if self.num_allowed == 0 else None
