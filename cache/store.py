@@ -9,6 +9,10 @@ class StoreDown(Exception):
     """The store cannot be reached or refuses to work; the message holds no secret."""
 
 
+class StoreSlow(StoreDown):
+    """The store did not answer within the deadline."""
+
+
 class Store(Protocol):
     """Keep bytes by key until their time is over. Every method raises `StoreDown` where the store does not work."""
 

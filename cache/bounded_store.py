@@ -1,0 +1,121 @@
+"""A store that never keeps a call waiting: deadlines, and a breaker that spares calls a dead server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from cache.store import Leases, Store, StoreDown, StoreSlow
+
+T = TypeVar("T")
+
+
+class Breaker:
+    """Stop asking after `max_failures` in a row, and let one ask again after a pause.
+
+    The pause begins at `pause_s` and doubles with each failed try up to `max_pause_s`; a success ends it all.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_failures: int = 3,
+        pause_s: float = 0.5,
+        max_pause_s: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_failures = max_failures
+        self._first_pause_s = pause_s
+        self._max_pause_s = max_pause_s
+        self._clock = clock
+        self._failures = 0
+        self._pause_s = pause_s
+        self._asks_again_at = 0.0
+        self._is_trying = False
+
+    def may_ask(self) -> bool:
+        """Tell whether to ask now; True to one caller for each pause that ends, until `succeed` is heard."""
+        if self._failures < self._max_failures:
+            return True
+        if self._clock() < self._asks_again_at:
+            return False
+        self._asks_again_at = self._clock() + self._pause_s
+        self._is_trying = True
+        return True
+
+    def succeed(self) -> None:
+        """Hear that the asked one answered."""
+        self._failures = 0
+        self._is_trying = False
+        self._pause_s = self._first_pause_s
+
+    def fail(self) -> None:
+        """Hear that it did not."""
+        self._failures += 1
+        if self._is_trying:
+            self._is_trying = False
+            self._pause_s = min(self._pause_s * 2, self._max_pause_s)
+        elif self._failures != self._max_failures:
+            return  # too few yet, or one of many that were asked before the pause began
+        self._asks_again_at = self._clock() + self._pause_s
+
+
+class BoundedStore:
+    """Ask a store within a deadline: `StoreSlow` when it is over, `StoreDown` at once while the breaker is open.
+
+    A slow write does not count against the store, since its deadline is far shorter than a sound server may take.
+    """
+
+    def __init__(self, store: Store, *, get_timeout_s: float, put_timeout_s: float, breaker: Breaker) -> None:
+        self._store = store
+        self._get_timeout_s = get_timeout_s
+        self._put_timeout_s = put_timeout_s
+        self._breaker = breaker
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the value, or None where there is none."""
+        return await _ask(self._breaker, lambda: self._store.get(key), timeout_s=self._get_timeout_s)
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
+        """Keep the value for `ttl_s` seconds; after `StoreSlow` it may be kept or not."""
+        write = partial(self._store.put, key, value, ttl_s=ttl_s)
+        await _ask(self._breaker, write, timeout_s=self._put_timeout_s, does_slow_count=False)
+
+
+class BoundedLeases:
+    """Ask for leases within the same bounds."""
+
+    def __init__(self, leases: Leases, *, timeout_s: float, breaker: Breaker) -> None:
+        self._leases = leases
+        self._timeout_s = timeout_s
+        self._breaker = breaker
+
+    async def acquire(self, key: str, *, ttl_s: float) -> str | None:
+        """Take the lease for `ttl_s` seconds and return its token, or None while another holds it."""
+        return await _ask(self._breaker, lambda: self._leases.acquire(key, ttl_s=ttl_s), timeout_s=self._timeout_s)
+
+    async def release(self, key: str, token: str) -> None:
+        """Give the lease back, if `token` still holds it."""
+        await _ask(self._breaker, lambda: self._leases.release(key, token), timeout_s=self._timeout_s)
+
+
+async def _ask(
+    breaker: Breaker, asking: Callable[[], Awaitable[T]], *, timeout_s: float, does_slow_count: bool = True
+) -> T:
+    if not breaker.may_ask():
+        raise StoreDown("the store has failed several times in a row and is left alone for a moment")
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await asking()
+    except TimeoutError as exc:
+        if does_slow_count:
+            breaker.fail()
+        raise StoreSlow(f"the store took more than {timeout_s} s") from exc
+    except StoreDown:
+        breaker.fail()
+        raise
+    breaker.succeed()
+    return answer

@@ -1,0 +1,191 @@
+"""Single-flight: one call on its way, and everybody who reads its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator
+from contextlib import aclosing, contextmanager
+from types import TracebackType
+
+from cache.recording import Reader, Recording
+from orchestration.core import Call, Event, Finish
+from orchestration.core.errors import BackendUnavailable
+
+logger = logging.getLogger(__name__)
+
+_WIND_UP_S = 5.0
+_CLOSE_S = 1.0
+
+
+class Flight:
+    """A call being answered by a task of its own, into a recording that several readers follow.
+
+    The task ends with the answer, with an error that every reader gets, or when the last reader leaves before
+    `Finish`. `call` is the leader's: the inner layers write their notes there, whether the leader stays or not.
+    `is_orphan` tells that the leader left before the end. Once `is_landed`, all of the answer is in the recording.
+    """
+
+    def __init__(self, call: Call, *, id: str, started_at: float, recording: Recording) -> None:
+        self.call = call
+        self.id = id
+        self.started_at = started_at
+        self.recording = recording
+        self.is_landed = False
+        self.is_orphan = False
+        self._task: asyncio.Task[None] | None = None
+        self._traceback: TracebackType | None = None
+
+    @property
+    def can_be_joined(self) -> bool:
+        """Tell whether a newcomer would get the whole answer; one that has landed is for the store to give."""
+        task = self._task
+        is_ending = task is None or task.done() or task.cancelling() > 0
+        return self.recording.is_whole and not is_ending and not self.is_landed
+
+    def launch(
+        self, events: AsyncGenerator[Event, None], *, before_finish: Callable[[Flight, Finish], Awaitable[None]]
+    ) -> asyncio.Task[None]:
+        """Start pulling `events`; `before_finish` is awaited before any reader sees `Finish`."""
+        self._task = asyncio.create_task(self._pull(events, before_finish), name=f"flight-{self.id}")
+        self._task.add_done_callback(self._end)
+        return self._task
+
+    async def lead(self) -> AsyncGenerator[Event, None]:
+        """Read as the one whose call this is."""
+        try:
+            async with aclosing(self.follow()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self.is_orphan = not self.is_landed
+
+    async def follow(self) -> AsyncGenerator[Event, None]:
+        """Read from the first event on; the last one to leave before `Finish` takes the flight down with it."""
+        try:
+            async with aclosing(self.recording.read(Reader())) as events:
+                async for event in events:
+                    yield event
+                    if isinstance(event, Finish):
+                        return
+            self._raise_failure()
+        finally:
+            if not self.recording.num_readers and not self.is_landed:
+                await self._cancel()
+
+    async def _pull(
+        self, events: AsyncGenerator[Event, None], before_finish: Callable[[Flight, Finish], Awaitable[None]]
+    ) -> None:
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, Finish):
+                    await before_finish(self, event)
+                    self.is_landed = True
+                    await self.recording.append(event)
+                    break
+                await self.recording.append(event)
+            await _wind_up(events)
+
+    async def _cancel(self) -> None:
+        assert self._task is not None, "only a launched flight has readers"
+        self._task.cancel()
+        # The inner layers let go of what they hold before our own end is reported; `wait` leaves the task alone
+        # should the waiting one be cancelled again.
+        await asyncio.wait({self._task}, timeout=_CLOSE_S)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self.recording.end()
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        self._traceback = error.__traceback__
+        if self.is_landed:
+            logger.error("flight.failed_after_finish", exc_info=error)
+
+    def _raise_failure(self) -> None:
+        """Raise what ended the flight, to each reader with the traceback it had there."""
+        assert self._task is not None
+        assert self._task.done(), "a recording ends with its task"
+        if self._task.cancelled():
+            raise BackendUnavailable("the gateway is closing")
+        error = self._task.exception()
+        if error is not None:
+            raise error.with_traceback(self._traceback)
+
+
+class Watch:
+    """Whether a flight has landed since somebody began to look."""
+
+    __slots__ = ("has_landed",)
+
+    def __init__(self) -> None:
+        self.has_landed = False
+
+
+class Flights:
+    """The flights under way, found by key; it owns their tasks."""
+
+    def __init__(self) -> None:
+        self._flights: dict[Hashable, Flight] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watches: dict[str, set[Watch]] = {}
+
+    def find(self, key: Hashable) -> Flight | None:
+        """Return the flight that a newcomer may join, if there is one."""
+        flight = self._flights.get(key)
+        return flight if flight is not None and flight.can_be_joined else None
+
+    def launch(
+        self,
+        flight: Flight,
+        events: AsyncGenerator[Event, None],
+        *,
+        before_finish: Callable[[Flight, Finish], Awaitable[None]],
+        key: Hashable | None,
+    ) -> None:
+        """Start a flight and own its task; without a `key` nobody can join."""
+        task = flight.launch(events, before_finish=before_finish)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if key is not None:
+            self._flights[key] = flight
+            task.add_done_callback(lambda _: self._remove(key, flight))
+
+    @contextmanager
+    def watch(self, entry_key: str) -> Iterator[Watch]:
+        """Notice an answer that is stored under `entry_key` meanwhile: a look-up may have come a moment too early."""
+        watch = Watch()
+        watches = self._watches.setdefault(entry_key, set())
+        watches.add(watch)
+        try:
+            yield watch
+        finally:
+            watches.discard(watch)
+            if not watches:
+                self._watches.pop(entry_key, None)
+
+    def tell_landed(self, entry_key: str) -> None:
+        """Tell those who watch that an answer has been stored."""
+        for watch in self._watches.get(entry_key, ()):
+            watch.has_landed = True
+
+    async def aclose(self) -> None:
+        """Cancel every flight and wait for its end; their readers get `BackendUnavailable`."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_WIND_UP_S)
+
+    def _remove(self, key: Hashable, flight: Flight) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+
+async def _wind_up(events: AsyncGenerator[Event, None]) -> None:
+    """Let the inner layers run to their own end; the readers have everything already."""
+    try:
+        async with asyncio.timeout(_WIND_UP_S):
+            async for _ in events:
+                pass
+    except TimeoutError:
+        logger.warning("flight.slow_end")
