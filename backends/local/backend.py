@@ -1,0 +1,160 @@
+"""The built-in engine as a backend: a call's text becomes token ids, its tokens become events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+from backends.local.choice import Choice
+from backends.local.generation import EngineRefused, Generation, Step, Submission
+from backends.local.model import LocalModel
+from backends.local.prompts import field_of, read_prompts
+from backends.local.sampling import Sampling, read_sampling
+from backends.local.text import LocalText
+from orchestration.core.call import Call
+from orchestration.core.errors import (
+    BackendError,
+    BackendTimeout,
+    ContextTooLong,
+    InvalidRequest,
+    LaminaError,
+    Overloaded,
+)
+from orchestration.core.events import Event, Finish, Start, Usage
+from orchestration.core.request import Kind
+
+
+class LocalBackend:
+    """Answer chats and completions from the engine.
+
+    Every sequence of a call is aborted as soon as its stop string is complete or the generator is closed. The
+    prefix cache is kept apart by tenant. The link is the model's: `aclose` leaves it to its other users.
+    """
+
+    def __init__(
+        self, model: LocalModel, *, name: str = "engine", first_token_s: float = 60.0, total_s: float = 600.0
+    ) -> None:
+        self._model = model
+        self._name = name
+        self._first_token_s = first_token_s
+        self._total_s = total_s
+
+    @property
+    def name(self) -> str:
+        """Name the backend."""
+        return self._name
+
+    async def __call__(self, call: Call, /) -> AsyncGenerator[Event, None]:
+        """Answer the call; `Start` comes with the first token."""
+        request = call.request
+        begun_s = asyncio.get_running_loop().time()
+        sampling = read_sampling(request)
+        text = await self._model.text()
+        info = await self._model.link.info()
+        prompts = await read_prompts(request, text=text, capacity=info.capacity)
+        submissions = _plan(prompts, sampling, capacity=info.capacity, kind=request.kind, salt=call.tenant)
+        choices = _prepare(len(submissions), sampling, kind=request.kind, text=text)
+        generation = await self._model.link.submit(submissions)
+        try:
+            steps = await self._take(generation, begun_s + min(self._first_token_s, self._total_s), kind=request.kind)
+            yield Start(model=info.name, backend=self._name)
+            while True:
+                for step in steps:
+                    choice = choices[step.index]
+                    delta = choice.advance(step)
+                    if choice.reason is not None:
+                        generation.abort(step.index)  # where the engine did not end it: a stop string did
+                    if delta is not None:
+                        yield delta
+                if all(choice.reason is not None for choice in choices):
+                    break
+                steps = await self._take(generation, begun_s + self._total_s, kind=request.kind)
+        finally:
+            generation.close()
+        yield _finish(choices, prompts=prompts, num_choices=sampling.num_choices)
+
+    async def check_health(self) -> str | None:
+        """Say what is wrong with the engine or the model's files, or None."""
+        try:
+            await self._model.text()
+            await self._model.link.stats()
+        except BackendError as exc:
+            return exc.message
+        return None
+
+    async def aclose(self) -> None:
+        """Do nothing: the link is shared, and its owner closes it."""
+
+    async def _take(self, generation: Generation, deadline_s: float, *, kind: Kind) -> list[Step]:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await generation.take()
+        except TimeoutError as exc:
+            raise BackendTimeout("the engine took longer than its time limit for this call") from exc
+        except EngineRefused as exc:
+            raise _translate(exc, kind=kind) from exc
+
+
+def _plan(
+    prompts: Sequence[Sequence[int]], sampling: Sampling, *, capacity: int, kind: Kind, salt: str
+) -> list[Submission]:
+    """Make one sequence per prompt and choice, in the order of OpenAI's choice indices."""
+    return [
+        Submission(
+            prompt=prompt,
+            max_tokens=_max_tokens(len(prompt), sampling, capacity=capacity, kind=kind),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed_of(choice),
+            stop_ids=sampling.stop_ids,
+            ignore_eos=sampling.ignore_eos,
+            logprobs=sampling.logprobs,
+            salt=salt,
+        )
+        for prompt in prompts
+        for choice in range(sampling.num_choices)
+    ]
+
+
+def _max_tokens(prompt_tokens: int, sampling: Sampling, *, capacity: int, kind: Kind) -> int:
+    if sampling.max_tokens is None:
+        return capacity - prompt_tokens
+    wanted = prompt_tokens + sampling.max_tokens
+    if wanted > capacity:
+        field = field_of(kind)
+        raise ContextTooLong(
+            f"This model's maximum context length is {capacity} tokens. However, you requested {wanted} tokens "
+            f"({prompt_tokens} in the {field}, {sampling.max_tokens} in the answer). Please reduce either.",
+            param=field,
+        )
+    return sampling.max_tokens
+
+
+def _prepare(count: int, sampling: Sampling, *, kind: Kind, text: LocalText) -> list[Choice]:
+    return [
+        Choice(index, kind=kind, pieces=text.pieces, stops=sampling.stops, num_alternatives=sampling.logprobs)
+        for index in range(count)
+    ]
+
+
+def _finish(choices: Sequence[Choice], *, prompts: Sequence[Sequence[int]], num_choices: int) -> Finish:
+    """Sum the usage up: a prompt counts once, however many choices go on from it."""
+    usage = Usage(
+        prompt_tokens=sum(map(len, prompts)),
+        completion_tokens=sum(choice.num_tokens for choice in choices),
+        cached_tokens=sum(choice.num_cached for choice in choices[::num_choices]),
+    )
+    return Finish(reasons={index: choice.reason or "" for index, choice in enumerate(choices)}, usage=usage)
+
+
+def _translate(refusal: EngineRefused, *, kind: Kind) -> LaminaError:
+    match refusal.code:
+        case "never_fits":
+            return ContextTooLong(refusal.message, param=field_of(kind))
+        case "queue_full":
+            return Overloaded(refusal.message, retry_after_s=refusal.retry_after_s)
+        case "bad_params":
+            return InvalidRequest(refusal.message)
+        case _:
+            return BackendError(refusal.message)

@@ -1,0 +1,134 @@
+"""OpenAI's wire format to events: whole answers, and chunks of a stream."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestration.core.errors import BackendError
+from orchestration.core.events import Delta, Event, Finish, Part, Usage
+from orchestration.core.request import Kind
+
+Json = Mapping[str, Any]
+_TEXTS = {
+    "content": Part.TEXT,
+    "reasoning_content": Part.REASONING,
+    "reasoning": Part.REASONING,
+    "refusal": Part.REFUSAL,
+}
+
+
+class AnswerDecoder:
+    """Follow one answer: chunks go in, `Delta`s come out, and `finish` says how it ended.
+
+    Nothing is invented: a choice that was begun and got no reason is an answer broken off.
+    """
+
+    def __init__(self, kind: Kind, *, backend: str) -> None:
+        self._kind = kind
+        self._backend = backend
+        self._dialect = "openai.chat" if kind is Kind.CHAT else "openai.completions"
+        self._reasons: dict[int, str | None] = {}
+        self._usage: Usage | None = None
+
+    def read_chunk(self, chunk: Json, *, raw: bytes) -> list[Delta]:
+        """Read one frame of a stream. `raw` goes with a delta that is alone in its frame, without an ending."""
+        deltas: list[Delta] = []
+        is_plain = chunk.get("usage") is None
+        for choice in chunk.get("choices") or ():
+            deltas += self._read_choice(choice, choice.get("delta") if self._kind is Kind.CHAT else choice)
+            is_plain = is_plain and choice.get("finish_reason") is None
+        self._note_usage(chunk)
+        if is_plain and len(deltas) == 1:
+            return [_with_raw(deltas[0], raw=raw, dialect=self._dialect)]
+        return deltas
+
+    def read_whole(self, answer: Json) -> list[Delta]:
+        """Read a whole answer: one delta per part of each choice."""
+        deltas: list[Delta] = []
+        for choice in answer.get("choices") or ():
+            deltas += self._read_choice(choice, choice.get("message") if self._kind is Kind.CHAT else choice)
+        self._note_usage(answer)
+        return deltas
+
+    def finish(self) -> Finish:
+        """Return the end of the answer; raises `BackendError` where the upstream gave none."""
+        if not self._reasons or None in self._reasons.values():
+            raise BackendError(f"{self._backend} ended its answer without saying why")
+        return Finish(
+            reasons={index: reason for index, reason in sorted(self._reasons.items()) if reason is not None},
+            usage=self._usage,
+        )
+
+    def _read_choice(self, choice: Json, message: Json | None) -> Iterator[Delta]:
+        index = int(choice.get("index") or 0)
+        self._reasons[index] = choice.get("finish_reason") or self._reasons.get(index)
+        parts = list(self._read_parts(index, message or {}))
+        logprobs = self._read_logprobs(choice)
+        if logprobs is not None:
+            first = parts[0] if parts else Delta(choice=index)
+            parts[:1] = [Delta(first.choice, first.part, first.text, first.data, logprobs)]
+        yield from parts
+
+    def _read_parts(self, index: int, message: Json) -> Iterator[Delta]:
+        if self._kind is Kind.COMPLETION:
+            if message.get("text"):
+                yield Delta(choice=index, text=message["text"])
+            return
+        has_reasoning = False
+        for name, part in _TEXTS.items():
+            text = message.get(name)
+            # Some servers send the same reasoning under both of its names.
+            if text and not (part is Part.REASONING and has_reasoning):
+                has_reasoning = has_reasoning or part is Part.REASONING
+                yield Delta(choice=index, part=part, text=text)
+        for position, tool_call in enumerate(message.get("tool_calls") or ()):
+            yield Delta(choice=index, part=Part.TOOL_CALL, data={"index": position, **tool_call})
+
+    def _read_logprobs(self, choice: Json) -> Any:
+        logprobs = choice.get("logprobs")
+        if self._kind is Kind.COMPLETION or logprobs is None:
+            return logprobs
+        return logprobs.get("content") or None
+
+    def _note_usage(self, message: Json) -> None:
+        # An empty usage after a full one must not wipe it out; one on a frame with choices counts as any other.
+        self._usage = read_usage(message.get("usage")) or self._usage
+
+
+def read_usage(usage: Json | None) -> Usage | None:
+    """Read OpenAI's usage object; None where there is none or it is empty."""
+    if not usage:
+        return None
+    prompt_details = usage.get("prompt_tokens_details") or {}
+    completion_details = usage.get("completion_tokens_details") or {}
+    return Usage(
+        prompt_tokens=usage.get("prompt_tokens") or 0,
+        completion_tokens=usage.get("completion_tokens") or 0,
+        cached_tokens=prompt_details.get("cached_tokens") or 0,
+        reasoning_tokens=completion_details.get("reasoning_tokens") or 0,
+    )
+
+
+def read_embeddings(answer: Json, *, backend: str) -> list[Event]:
+    """Read an embeddings answer: one payload with floats, however they were sent, and its usage."""
+    rows = [{"index": row["index"], "embedding": _read_vector(row["embedding"])} for row in answer.get("data") or ()]
+    if not rows:
+        raise BackendError(f"{backend} sent no embeddings")
+    return [
+        Delta(part=Part.PAYLOAD, data=sorted(rows, key=lambda row: int(row["index"]))),
+        Finish(usage=read_usage(answer.get("usage"))),
+    ]
+
+
+def _read_vector(vector: Any) -> list[float]:
+    if isinstance(vector, str):  # base64 of little-endian floats, which OpenAI's own clients ask for
+        packed = base64.b64decode(vector, validate=True)
+        return list(struct.unpack(f"<{len(packed) // 4}f", packed))
+    return [float(value) for value in vector]
+
+
+def _with_raw(delta: Delta, *, raw: bytes, dialect: str) -> Delta:
+    return Delta(delta.choice, delta.part, delta.text, delta.data, delta.logprobs, raw, dialect)

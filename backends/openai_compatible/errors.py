@@ -1,0 +1,97 @@
+"""What an upstream's error means to the caller: whose fault it is, and whether another backend may be asked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from orchestration.core.errors import (
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnavailable,
+    LaminaError,
+    Overloaded,
+)
+from orchestration.core.secret import Secret
+
+_MAX_MESSAGE_CHARS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamFault:
+    """An error as the upstream described it."""
+
+    message: str
+    param: str | None = None
+    code: str | None = None
+
+
+def read_fault(body: Any, *, fallback: str) -> UpstreamFault:
+    """Find the words in an error body: OpenAI's shape, FastAPI's `detail`, or anything else near them."""
+    error = body.get("error", body) if isinstance(body, Mapping) else body
+    if isinstance(error, str):
+        return UpstreamFault(error or fallback)
+    if not isinstance(error, Mapping):
+        return UpstreamFault(fallback)
+    message = error.get("message") or error.get("detail") or fallback
+    code = error.get("code")
+    param = error.get("param")
+    return UpstreamFault(
+        message if isinstance(message, str) else json.dumps(message),
+        param=param if isinstance(param, str) else None,
+        code=code if isinstance(code, str) else None,
+    )
+
+
+def read_inner_status(body: Mapping[str, Any]) -> int:
+    """Return the status that an error inside a 200 states; 502 where it states none."""
+    error = body.get("error")
+    code = error.get("code") if isinstance(error, Mapping) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 502
+
+
+def build_error(
+    status: int, fault: UpstreamFault, *, backend: str, api_key: Secret | None, retry_after_s: float | None = None
+) -> LaminaError:
+    """Turn a status and a fault into our error; its message never holds our key for that upstream."""
+    message = _without_key(fault.message, api_key)[:_MAX_MESSAGE_CHARS]
+    match status:
+        case 400 | 404 | 413 | 422:
+            return BackendRefused(message, status=status, param=fault.param, code=fault.code)
+        case 401 | 403:
+            return BackendError(f"{backend}: the provider refused our credentials")
+        case 429:
+            return Overloaded(f"{backend} is overloaded: {message}", retry_after_s=retry_after_s)
+        case 408 | 504:
+            return BackendTimeout(f"{backend} took too long: {message}", retry_after_s=retry_after_s)
+        case 503 | 529:
+            return BackendUnavailable(f"{backend} is unavailable: {message}", retry_after_s=retry_after_s)
+        case _:
+            return BackendError(f"{backend} answered {status}: {message}", retry_after_s=retry_after_s)
+
+
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds to wait that the upstream states, in any of the three forms in use."""
+    for name, seconds in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            return max(0.0, float(value) * seconds)
+        except ValueError:
+            pass  # a date, or nonsense
+    try:
+        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def _without_key(message: str, api_key: Secret | None) -> str:
+    if api_key is None or not api_key.reveal():
+        return message
+    return message.replace(api_key.reveal(), "***")

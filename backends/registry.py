@@ -1,0 +1,111 @@
+"""Backends by the name of their type, as the settings give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends.echo import EchoBackend
+from backends.local.backend import LocalBackend
+from backends.local.link import EngineLink
+from backends.local.model import LocalModel
+from backends.openai_compatible import OpenAICompatibleBackend, Timeouts
+from orchestration.core.errors import BackendError
+from orchestration.core.protocols import Backend
+from orchestration.core.request import Kind
+from orchestration.core.secret import Secret
+
+_TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
+KINDS: Mapping[str, frozenset[Kind]] = {
+    "engine": _TEXT,
+    "echo": _TEXT,
+    "openai_compatible": _TEXT | {Kind.EMBEDDING},
+}
+"""The kinds of calls that each type of backend answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """One backend of a model's: `model` is our alias for it, `upstream_model` its name there.
+
+    `base_url` and `api_key` are for remote types; `engine_address` (`unix:///path`, `tcp://host:port`) and
+    `model_path` (for the tokenizer and the chat template) for the type `engine`.
+    """
+
+    type: str
+    model: str
+    upstream_model: str | None = None
+    base_url: str | None = None
+    api_key: Secret | None = None
+    connect_s: float = 5.0
+    first_token_s: float = 60.0
+    total_s: float = 600.0
+    engine_address: str | None = None
+    model_path: Path | None = None
+
+
+class BackendFactory:
+    """Build backends and own what they share: those of one engine and model have one link and one tokenizer.
+
+    Building does no I/O: connections and files are opened when first needed, or by `check_health`.
+    """
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[str, Path], LocalModel] = {}
+        self._backends: list[Backend] = []
+        self._builders: Mapping[str, Callable[[BackendOptions], Backend]] = {
+            "engine": self._build_engine,
+            "echo": _build_echo,
+            "openai_compatible": _build_openai_compatible,
+        }
+
+    def create(self, options: BackendOptions) -> Backend:
+        """Build a backend; raises `ValueError` naming the known types, or the option that is missing or wrong."""
+        build = self._builders.get(options.type)
+        if build is None:
+            known = ", ".join(self._builders)
+            raise ValueError(f"model '{options.model}': no backend type '{options.type}'; these are known: {known}")
+        backend = build(options)
+        self._backends.append(backend)
+        return backend
+
+    async def engine_stats(self) -> Mapping[str, float] | None:
+        """Return the engine's numbers, None where no backend has an engine; raises `OSError` if it is silent."""
+        for model in self._models.values():
+            try:
+                return await model.link.stats()
+            except BackendError as exc:
+                raise OSError(exc.message) from exc
+        return None
+
+    async def aclose(self) -> None:
+        """Close every backend and every link; calls in flight end with an error."""
+        for backend in self._backends:
+            await backend.aclose()
+        for model in self._models.values():
+            await model.aclose()
+
+    def _build_engine(self, options: BackendOptions) -> Backend:
+        if options.engine_address is None or options.model_path is None:
+            raise ValueError(f"model '{options.model}': the type engine needs engine_address and model_path")
+        key = (options.engine_address, options.model_path)
+        if key not in self._models:
+            link = EngineLink(options.engine_address, connect_s=options.connect_s)
+            self._models[key] = LocalModel(link, path=options.model_path)
+        return LocalBackend(self._models[key], first_token_s=options.first_token_s, total_s=options.total_s)
+
+
+def _build_echo(options: BackendOptions) -> Backend:
+    return EchoBackend(model=options.upstream_model or options.model)
+
+
+def _build_openai_compatible(options: BackendOptions) -> Backend:
+    if options.base_url is None:
+        raise ValueError(f"model '{options.model}': the type openai_compatible needs base_url")
+    return OpenAICompatibleBackend(
+        base_url=options.base_url,
+        upstream_model=options.upstream_model,
+        api_key=options.api_key,
+        timeouts=Timeouts(options.connect_s, options.first_token_s, options.total_s),
+    )
