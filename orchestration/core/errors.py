@@ -8,6 +8,7 @@ LaminaError
   Forbidden                 403  a right key that may not do this
   NotFound                  404  no such model, call or path
   BodyTooLarge              413  the request's body is over the limit
+  CheckUnavailable          503  a check that must run could not
   CacheMissed               504  `only-if-cached`, and it was not (RFC 9111)
   LimitReached              429  a limit of the caller's own
   Overloaded                429  a bounded queue is full; says when to come back
@@ -65,6 +66,14 @@ class Blocked(InvalidRequest):
     """A check refused the request or the answer."""
 
     code = "content_blocked"
+
+
+class CheckUnavailable(LaminaError):
+    """A check that must run before the call may go on could not."""
+
+    status = 503
+    type = "server_error"
+    code = "check_unavailable"
 
 
 class Unauthorized(LaminaError):

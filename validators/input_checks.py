@@ -1,0 +1,84 @@
+"""The layer that checks requests, before any cache or model sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from orchestration.core import Call, Event, Handler, Request
+from validators.check import Context, Outcome, Stage, Subject
+from validators.edits import Edit, edited, merged, on_original
+from validators.policy import Rule, Tally
+from validators.shadow import normalise
+from validators.texts import Path, Text, texts_of, token_ids_of, with_texts
+
+
+class InputChecks:
+    """Check every text of a request; what is rewritten goes on in a copy of the request.
+
+    Raises `Blocked`, naming the text, and `CheckUnavailable` where a check that fails closed cannot run: token ids
+    in place of a text are such a case too.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = tuple(rules)
+
+    async def __call__(self, call: Call, next: Handler, /) -> AsyncGenerator[Event, None]:
+        """Answer the call as the checks leave it; what they block never reaches `next`."""
+        rules = [rule for rule in self._rules if rule.check.applies(call.request)]
+        tally = Tally(call, rules, Stage.INPUT)
+        try:
+            request = await _checked(call.request, rules, tally)
+        finally:
+            tally.record()
+        passed = call if request is call.request else replace(call, request=request)
+        async with aclosing(next(passed)) as events:
+            async for event in events:
+                yield event
+
+
+async def _checked(request: Request, rules: Sequence[Rule], tally: Tally) -> Request:
+    ids = token_ids_of(request)
+    if ids is not None:
+        for rule in rules:
+            tally.miss(rule, reason="token ids cannot be read", param=ids)
+    texts = texts_of(request)
+    edits: list[list[Edit]] = [[] for _ in texts]
+    for rank, rule in enumerate(rules):
+        if rule.check.subject is Subject.CONTENT:
+            await _check_content(rule, texts, edits, tally, rank=rank)
+    changes = {
+        text.path: edited(text.text, merged(of_text)) for text, of_text in zip(texts, edits, strict=True) if of_text
+    }
+    await _check_shape([rule for rule in rules if rule.check.subject is Subject.SHAPE], texts, changes, tally)
+    return with_texts(request, changes) if changes else request
+
+
+async def _check_content(
+    rule: Rule, texts: Sequence[Text], edits: Sequence[list[Edit]], tally: Tally, *, rank: int
+) -> None:
+    for text, of_text in zip(texts, edits, strict=True):
+        if tally.has_failed(rule):
+            return
+        shadow = normalise(text.text, is_json=text.is_json)
+        context = Context(stage=Stage.INPUT, where=text.param)
+        verdict = await tally.judge(rule, shadow.text, context, param=text.param)
+        if verdict.outcome is Outcome.REWRITE:
+            found = on_original(verdict.spans, shadow, rank=rank)
+            of_text.extend(_as_json(edit) if text.is_json else edit for edit in found)
+
+
+async def _check_shape(rules: Sequence[Rule], texts: Sequence[Text], changes: dict[Path, str], tally: Tally) -> None:
+    if not rules or not texts:
+        return
+    whole = "".join(changes.get(text.path, text.text) for text in texts)
+    param = str(texts[0].path[0])
+    for rule in rules:
+        if not tally.has_failed(rule):
+            await tally.judge(rule, whole, Context(stage=Stage.INPUT, where=param), param=param)
+
+
+def _as_json(edit: Edit) -> Edit:
+    return replace(edit, replacement=json.dumps(edit.replacement)[1:-1])

@@ -1,0 +1,166 @@
+"""From settings to rules: which check a name means, what its options are, and what may be combined."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from validators.banned_words import create_banned_words
+from validators.check import Check, Cost, Options, Stage, Subject
+from validators.guardrails_client import GuardrailsCheck, GuardrailsClient
+from validators.guardrails_table import KNOWN, borrowed, checked_options
+from validators.json_text import create_json
+from validators.length import create_length
+from validators.options import read
+from validators.policy import Fail, Mode, OnFail, Rule
+from validators.secrets import create_secrets
+from validators.shadow import NORMALISATION
+
+PIPELINE_VERSION = "1"
+"""Part of the policy's hash: it changes when rules are put together or texts are gathered in another way."""
+
+OWN: Mapping[str, Callable[[Options], Check]] = {
+    "banned_words": create_banned_words,
+    "json": create_json,
+    "length": create_length,
+    "secrets": create_secrets,
+}
+BORROWED = "guardrails/"
+TIMEOUT = "timeout_s"
+DEFAULT_TIMEOUT_S = 2.0
+MAX_TIMEOUT_S = 30.0
+
+Word = TypeVar("Word", OnFail, Mode, Fail)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSpec:
+    """A check as the settings name it. `mode` None means: the lightest that keeps its promise.
+
+    `options` are the check's own; for a `guardrails/...` check its constructor's, and `timeout_s`.
+    """
+
+    check: str
+    on_fail: str = "block"
+    mode: str | None = None
+    fail: Literal["open", "closed"] = "closed"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_specs(rows: Sequence[Mapping[str, Any]], *, stage: Literal["input", "output"]) -> tuple[CheckSpec, ...]:
+    """Read the rows of `validators.input` or `.output`; raises `ValueError` naming the row that names no check."""
+    return tuple(_parse(row, f"validators.{stage}[{index}]") for index, row in enumerate(rows))
+
+
+def build_checks(
+    specs: Sequence[CheckSpec], *, stage: Literal["input", "output"], worker: GuardrailsClient | None
+) -> tuple[Rule, ...]:
+    """Build the rules of a stage, in order. Raises `ValueError` that names the field and what would be right.
+
+    `worker` may be None where no spec names a `guardrails/...` check.
+    """
+    return tuple(_build(spec, Stage(stage), f"validators.{stage}[{index}]", worker) for index, spec in enumerate(specs))
+
+
+def policy_hash(input_specs: Sequence[CheckSpec], output_specs: Sequence[CheckSpec]) -> str:
+    """Hash everything that decides what the checks let through: their code, options, modes and actions."""
+    stages = [[_identity(spec) for spec in specs] for specs in (input_specs, output_specs)]
+    whole = json.dumps([PIPELINE_VERSION, NORMALISATION, stages], sort_keys=True, default=str)
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+def guardrails_specs(input_specs: Sequence[CheckSpec], output_specs: Sequence[CheckSpec]) -> list[dict[str, Any]]:
+    """List the guardrails-ai checks, each once, as the worker's `--checks` takes them; empty: no worker is needed."""
+    found: list[dict[str, Any]] = []
+    for spec in (*input_specs, *output_specs):
+        options = {name: value for name, value in spec.options.items() if name != TIMEOUT}
+        row = {"check": spec.check, "options": options}
+        if spec.check.startswith(BORROWED) and row not in found:
+            found.append(row)
+    return found
+
+
+def _parse(row: Mapping[str, Any], where: str) -> CheckSpec:
+    rest = dict(row)
+    name = rest.pop("check", None)
+    if not isinstance(name, str):
+        raise ValueError(f"{where}.check: must name a check; known: {_known()}")
+    on_fail, mode, fail = (rest.pop(key, default) for key, default in _DEFAULTS)
+    return CheckSpec(check=name, on_fail=on_fail, mode=mode, fail=fail, options=rest)
+
+
+_DEFAULTS = (("on_fail", "block"), ("mode", None), ("fail", "closed"))
+
+
+def _build(spec: CheckSpec, stage: Stage, where: str, worker: GuardrailsClient | None) -> Rule:
+    try:
+        check = _create(spec, worker)
+    except ValueError as exc:
+        raise ValueError(f"{where}.{exc}") from exc
+    if stage not in check.stages:
+        allowed = ", ".join(sorted(check.stages))
+        raise ValueError(f"{where}.check: {spec.check} is a check of the {allowed}, not of the {stage}")
+    on_fail = _on_fail(spec, where)
+    if on_fail is OnFail.REWRITE and stage not in check.rewrites:
+        raise ValueError(f"{where}.on_fail: {spec.check} cannot rewrite the {stage}; use block or flag")
+    mode = _mode(spec, check, stage, on_fail, where)
+    return Rule(check=check, on_fail=on_fail, mode=mode, fail=_word(Fail, spec.fail, f"{where}.fail"))
+
+
+def _create(spec: CheckSpec, worker: GuardrailsClient | None) -> Check:
+    if not spec.check.startswith(BORROWED):
+        if spec.check not in OWN:
+            raise ValueError(f"check: '{spec.check}' is not known; known: {_known()}")
+        return OWN[spec.check](spec.options)
+    borrowed(spec.check)
+    options = dict(spec.options)
+    timeout_s = read({TIMEOUT: options.pop(TIMEOUT, None)}, TIMEOUT, float, default=DEFAULT_TIMEOUT_S)
+    if not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise ValueError(f"{TIMEOUT}: must be above 0 and at most {MAX_TIMEOUT_S:g}, not {timeout_s:g}")
+    checked_options(spec.check, options)
+    if worker is None:
+        raise ValueError(f"check: {spec.check} needs the guardrails worker, and none is set up")
+    return GuardrailsCheck(spec.check, options, worker, timeout_s=timeout_s)
+
+
+def _on_fail(spec: CheckSpec, where: str) -> OnFail:
+    if spec.on_fail in ("reask", "re-ask", "re_ask"):
+        raise ValueError(f"{where}.on_fail: asking the model again is not built; use block, rewrite or flag")
+    return _word(OnFail, spec.on_fail, f"{where}.on_fail")
+
+
+def _mode(spec: CheckSpec, check: Check, stage: Stage, on_fail: OnFail, where: str) -> Mode:
+    if spec.mode is None:
+        if on_fail is OnFail.FLAG:
+            return Mode.OBSERVE
+        is_bounded = check.longest_match is not None and check.subject is Subject.CONTENT
+        return Mode.WINDOW if is_bounded and stage is Stage.OUTPUT else Mode.HOLD
+    mode = _word(Mode, spec.mode, f"{where}.mode")
+    if stage is Stage.INPUT and mode is not Mode.OBSERVE:
+        raise ValueError(f"{where}.mode: {mode} is for streams; a request is always whole (leave it out, or: observe)")
+    if mode is Mode.WINDOW and (check.longest_match is None or check.cost is Cost.WORKER):
+        raise ValueError(f"{where}.mode: {spec.check} has no longest match, so no window is safe; use hold or observe")
+    return mode
+
+
+def _word(kind: type[Word], value: object, where: str) -> Word:
+    for word in kind:
+        if word == value:
+            return word
+    raise ValueError(f"{where}: must be one of {', '.join(kind)}, not {value!r}")
+
+
+def _identity(spec: CheckSpec) -> list[Any]:
+    version = KNOWN[spec.check].code_version() if spec.check in KNOWN else _version(spec)
+    return [spec.check, version, dict(spec.options), spec.mode, spec.on_fail, spec.fail]
+
+
+def _version(spec: CheckSpec) -> str:
+    return OWN[spec.check](spec.options).version if spec.check in OWN else ""
+
+
+def _known() -> str:
+    return ", ".join(sorted([*OWN, *KNOWN]))

@@ -1,0 +1,92 @@
+"""Every text in a request: where it stands, and the request with other texts in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestration.core import Request
+
+Path = tuple[str | int, ...]
+
+FIELDS = (
+    "messages", "prompt", "suffix", "input", "query", "documents", "instructions", "prediction", "tools", "functions",
+)  # fmt: skip
+"""The fields whose texts the model reads."""
+
+NOT_TEXT = frozenset(
+    {"role", "type", "id", "name", "tool_call_id", "image_url", "input_audio", "file", "cache_control", "required"}
+)
+"""Keys under which there are names and media, at any depth."""
+
+JSON_TEXTS = frozenset({"arguments"})
+"""Keys whose text is itself JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text of the request; `is_json` says that it is JSON written out, as a tool call's arguments are."""
+
+    path: Path
+    text: str
+    is_json: bool
+
+    @property
+    def param(self) -> str:
+        """Name the place as an error's `param` does: `messages[2].content`."""
+        first, *rest = self.path
+        return str(first) + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in rest)
+
+
+def texts_of(request: Request) -> list[Text]:
+    """List every text that the model would read: all roles, content parts, tool arguments and tool results."""
+    return [text for name in FIELDS for text in _walk((name,), request.fields.get(name))]
+
+
+def token_ids_of(request: Request) -> str | None:
+    """Name the field that holds token ids, which no check can read; None where there is none."""
+    for name in ("prompt", "input"):
+        if _holds_ids(request.fields.get(name)):
+            return name
+    return None
+
+
+def with_texts(request: Request, changes: Mapping[Path, str]) -> Request:
+    """Return the request with some texts replaced; what it shares with the old one is not changed."""
+    fields: dict[str, Any] = {}
+    for path, text in changes.items():
+        name = str(path[0])
+        fields[name] = _with(fields.get(name, request.fields[name]), path[1:], text)
+    return request.with_fields(**fields)
+
+
+def _walk(path: Path, value: Any) -> Iterator[Text]:
+    if isinstance(value, str):
+        if value:
+            yield Text(path, value, is_json=path[-1] in JSON_TEXTS)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key not in NOT_TEXT:
+                yield from _walk((*path, key), inner)
+    elif isinstance(value, Sequence):
+        for index, inner in enumerate(value):
+            if not isinstance(inner, int):
+                yield from _walk((*path, index), inner)
+
+
+def _holds_ids(value: Any) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return False
+    return any(isinstance(inner, int) or _holds_ids(inner) for inner in value)
+
+
+def _with(value: Any, path: Path, text: str) -> Any:
+    if not path:
+        return text
+    step, *rest = path
+    if isinstance(value, Mapping):
+        return {**value, step: _with(value[step], tuple(rest), text)}
+    copied = list(value)
+    copied[int(step)] = _with(value[int(step)], tuple(rest), text)
+    return copied
