@@ -40,6 +40,7 @@ class OwnerOptions:
     model: Path
     name: str
     redis: str
+    state: Path | None
     compiled: Path
     precision: str
     num_threads: int
@@ -73,7 +74,8 @@ async def _serve_until(stop: asyncio.Event, options: OwnerOptions) -> None:
     vectors = VectorStore(
         options.redis, revision=encoder.revision, dim=encoder.dim, owner=f"{os.getpid()}-{os.urandom(8).hex()}"
     )
-    index = SharedIndex(Partitions(encoder.dim, max_rows=options.max_rows), vectors)
+    snapshot = options.state / "index.npz" if options.state is not None else None
+    index = SharedIndex(Partitions(encoder.dim, max_rows=options.max_rows), vectors, snapshot=snapshot)
     thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
 
     async def run(batch: Sequence[Tokens]) -> Sequence[NDArray[np.float32]]:
@@ -103,6 +105,7 @@ def parse(arguments: Sequence[str]) -> OwnerOptions:
     parser.add_argument("--model", type=Path, required=True, help="a sentence-transformers folder")
     parser.add_argument("--name", default="all-minilm-l6-v2", help="the model's name in revisions and records")
     parser.add_argument("--redis", required=True, help="where vectors are kept: redis:// or unix://")
+    parser.add_argument("--state", type=Path, help="where a graceful end leaves the index for the next start")
     parser.add_argument(
         "--compiled",
         type=Path,
@@ -114,7 +117,7 @@ def parse(arguments: Sequence[str]) -> OwnerOptions:
     parser.add_argument("--max-rows", type=int, default=200_000, help="rows kept in memory (%(default)s)")
     parser.add_argument("--max-batch-size", type=int, default=32)
     parser.add_argument("--max-queue-delay-ms", type=float, default=2.0)
-    parser.add_argument("--max-batch-tokens", type=int, default=512, help="padding included (%(default)s)")
+    parser.add_argument("--max-batch-tokens", type=int, default=256, help="padding included (%(default)s)")
     found = parser.parse_args(arguments)
     if not (found.model / "modules.json").exists():
         parser.error(f"--model: no sentence-transformers folder at {found.model}")
@@ -133,6 +136,7 @@ def parse(arguments: Sequence[str]) -> OwnerOptions:
         model=found.model,
         name=found.name,
         redis=found.redis,
+        state=found.state,
         compiled=found.compiled,
         precision=found.precision,
         num_threads=found.threads,

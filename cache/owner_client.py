@@ -17,6 +17,7 @@ from orchestration.core.rpc import RpcClient, RpcError, RpcRefused, RpcTimeout, 
 
 _ADD_TIMEOUT_S = 30.0
 _ASIDE_TIMEOUT_S = 2.0
+_MAX_UNANSWERED = 64  # a burst that outruns the encoder leaves its last calls unanswered; that is no dead owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Embedded:
 class OwnerClient:
     """Ask the owner behind the socket at `path`; connects at the first call and again after a break.
 
-    Look-ups stop for a moment after several went unanswered in a row, so that a stopped owner costs few calls their
+    Look-ups stop for a moment after 64 went unanswered in a row, so that a stopped owner costs few calls their
     deadline. Every method raises `IndexFault`: `down`, `slow`, `busy`, `too_long`, `unreadable` or `bad_params`.
     """
 
@@ -39,7 +40,7 @@ class OwnerClient:
         # Look-ups and long encodings have a connection each: 3 MB of vectors do not stand before an answer.
         self._lookups = RpcClient(path, max_in_flight=512)
         self._work = RpcClient(path, max_in_flight=512)
-        self._breaker = breaker or Breaker(max_pause_s=2.0)
+        self._breaker = breaker or Breaker(max_failures=_MAX_UNANSWERED, max_pause_s=2.0)
 
     async def search(self, partition: str, text: str, *, top_k: int, timeout_s: float) -> Found:
         """Return the entries nearest to `text` in the partition."""

@@ -100,6 +100,10 @@ class Partitions:
                 self._num_rows -= len(over)
         return swept
 
+    def whole(self) -> tuple[tuple[str, tuple[Row, ...]], ...]:
+        """List every partition with its living rows, the least used first."""
+        return tuple((name, tuple(index.rows())) for name, index in self._by_name.items())
+
     def clear(self) -> None:
         """Forget all partitions."""
         self._by_name.clear()

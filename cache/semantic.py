@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _MAX_INSERTS = 256
 _MAX_ANSWER_CHARS = 1_000_000
 _INSERT_TIMEOUT_S = 30.0
+_TEXT_FAULTS = frozenset({"too_long", "unreadable"})  # the text's own, and no fault of the index
 
 
 class IndexFault(Exception):
@@ -128,8 +129,9 @@ class SemanticCache:
         """Return the entry to serve and note everything that the choice rests on."""
         note = call.notes.cache
         note.partition = question.partition
-        if call.controls.cache.is_no_cache:
-            call.notes.extra["semantic"] = "no_cache"
+        control = call.controls.cache
+        if control.is_no_cache or control.is_no_store:
+            call.notes.extra["semantic"] = "no_cache" if control.is_no_cache else "no_store"
             return None
         begun = time.monotonic()
         note.status = CacheStatus.MISS
@@ -141,10 +143,10 @@ class SemanticCache:
         except TimeoutError:
             self._note_degraded(call, "slow")
         except IndexFault as fault:
-            if fault.code in ("slow", "down"):
-                self._note_degraded(call, fault.code)
-            else:
+            if fault.code in _TEXT_FAULTS:
                 call.notes.extra["semantic"] = fault.code
+            else:
+                self._note_degraded(call, fault.code)
         except StoreDown:
             self._note_degraded(call, "down")
         finally:
@@ -160,18 +162,19 @@ class SemanticCache:
         note.embedder = found.embedder
         note.index_generation = found.generation
         unusable: dict[str, str] = {}
-        while True:
+        entry: Entry | None = None
+        while entry is None:
             decision = decide(found.candidates, bar=bar, unusable=unusable)
             if decision.entry is None:
                 break
             entry, fault = await self._fetch(call, decision.entry)
-            if entry is not None:
-                self._note_hit(call, entry, decision)
-                break
-            unusable[decision.entry] = fault
+            if entry is None:
+                unusable[decision.entry] = fault
         call.notes.extra["semantic"] = decision.reason
         call.notes.extra["semantic_unusable"] = unusable
-        return entry if decision.entry is not None else None
+        if entry is not None:
+            self._note_hit(call, entry, decision)
+        return entry
 
     async def _fetch(self, call: Call, entry_id: str) -> tuple[Entry | None, str]:
         """Return the entry, or None and why it cannot serve this call."""
@@ -199,6 +202,7 @@ class SemanticCache:
         note.ttl_s = entry.ttl_s
         call.notes.model = entry.model
         call.notes.backend = entry.backend
+        call.notes.cost_usd = 0.0
 
     def _note_degraded(self, call: Call, how: str) -> None:
         call.notes.degrade(f"semantic_cache_{how}")

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache.index import Row
 from cache.partitions import Partitions
+from cache.snapshot import Snapshot, read_snapshot, write_snapshot
 from cache.store import StoreDown
 from cache.vector_store import Added, Change, ChangesLost, Removed, VectorStore
 from orchestration.core import Candidate
@@ -26,7 +28,8 @@ _MAX_UNSAVED = 10_000
 class SharedIndex:
     """Search in memory, keep in Redis. Without Redis searches go on, and rows added meanwhile are saved later.
 
-    Of those at most 10,000 are kept for later, the oldest are given up first.
+    Of those at most 10,000 are kept for later, the oldest are given up first. `snapshot` is a file that a graceful
+    end writes and the next start reads, as long as Redis still holds the change that it was written after.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class SharedIndex:
         partitions: Partitions,
         vectors: VectorStore,
         *,
+        snapshot: Path | None = None,
         clock: Callable[[], float] = time.time,
         retry_s: float = 1.0,
         sweep_s: float = 60.0,
@@ -41,6 +45,8 @@ class SharedIndex:
         self.is_down = False
         self._partitions = partitions
         self._vectors = vectors
+        self._snapshot = snapshot
+        self._followed_to: str | None = None
         self._clock = clock
         self._retry_s = retry_s
         self._sweep_s = sweep_s
@@ -71,23 +77,23 @@ class SharedIndex:
 
     async def start(self) -> None:
         """Load what Redis holds and begin to follow it; without Redis, begin empty and try again later."""
-        after: str | None = None
         try:
-            after = await self._load_all()
+            self._followed_to = await self._load_snapshot() or await self._load_all()
         except StoreDown as exc:
             self._note_down(exc)
         self._tasks = [
-            asyncio.create_task(self._follow(after), name="index-follow"),
+            asyncio.create_task(self._follow(), name="index-follow"),
             asyncio.create_task(self._sweep(), name="index-sweep"),
         ]
 
     async def aclose(self) -> None:
-        """Stop following; what could not be saved is lost."""
+        """Stop following and write the snapshot; what could not be saved is lost."""
         tasks = [*self._tasks, *self._loading.values()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._write_snapshot()
 
     async def ready(self, partition: str) -> None:
         """Have the partition in memory, read from Redis where it was not; without Redis as it is."""
@@ -139,7 +145,7 @@ class SharedIndex:
         for change in missed:
             self._apply(change)
 
-    def _take_in(self, partition: str, rows: list[Row]) -> None:
+    def _take_in(self, partition: str, rows: Iterable[Row]) -> None:
         now = self._clock()
         self._partitions.open(partition)
         for row in rows:
@@ -159,20 +165,42 @@ class SharedIndex:
         self.is_down = False
         return after
 
-    async def _follow(self, after: str | None) -> None:
+    async def _load_snapshot(self) -> str | None:
+        """Take in the snapshot where Redis can tell what came after it; returns the change to follow from."""
+        if self._snapshot is None:
+            return None
+        kept = await asyncio.to_thread(read_snapshot, self._snapshot, revision=self._vectors.revision)
+        if kept is None or not await self._vectors.holds_change(kept.change_id):
+            return None
+        for partition, rows in kept.partitions:
+            self._take_in(partition, rows)
+        return kept.change_id
+
+    async def _write_snapshot(self) -> None:
+        if self._snapshot is None or self._followed_to is None or self.is_down:
+            return
+        kept = Snapshot(self._followed_to, self._partitions.whole())
+        try:
+            await asyncio.to_thread(write_snapshot, self._snapshot, kept, revision=self._vectors.revision)
+        except OSError as exc:
+            logger.warning("index.snapshot_not_written: %s", exc)
+
+    async def _follow(self) -> None:
         while True:
             try:
-                if after is None or self.is_down:
-                    after = await self._load_all()
+                if self._followed_to is None or self.is_down:
+                    self._followed_to = await self._load_all()
                     logger.info("index.loaded rows=%d", self.num_rows)
-                after, changes = await self._vectors.changes_after(after, wait_s=1.0)
+                change_id, changes = await self._vectors.changes_after(self._followed_to, wait_s=1.0)
                 for change in changes:
                     self._apply(change)
-            except (StoreDown, ChangesLost) as exc:
-                after = None
-                if isinstance(exc, StoreDown):
-                    self._note_down(exc)
-                    await asyncio.sleep(self._retry_s)
+                self._followed_to = change_id
+            except ChangesLost as exc:
+                logger.warning("index.changes_lost: %s", exc)
+                self._followed_to = None
+            except StoreDown as exc:
+                self._note_down(exc)
+                await asyncio.sleep(self._retry_s)
 
     def _apply(self, change: Change) -> None:
         if change.partition in self._missed_while_loading:

@@ -55,6 +55,7 @@ class VectorStore:
     def __init__(
         self, url: str, *, revision: str, dim: int, owner: str, timeout_s: float = 1.0, max_changes: int = 10_000
     ) -> None:
+        self.revision = revision
         space = hashlib.sha256(revision.encode()).hexdigest()[:12]
         self._prefix = f"lamina:v:{space}:"
         self._stream = f"lamina:vs:{space}"
@@ -116,6 +117,13 @@ class VectorStore:
         except (exceptions.RedisError, OSError) as exc:
             raise _down(exc) from exc
         return _text(latest[0][0]) if latest else "0-0"
+
+    async def holds_change(self, change_id: str) -> bool:
+        """Tell whether the stream still holds this very change, and so everything that came after it."""
+        try:
+            return bool(await self._redis.xrange(self._stream, change_id, change_id, count=1))
+        except (exceptions.RedisError, OSError) as exc:
+            raise _down(exc) from exc
 
     async def changes_after(self, change_id: str, *, wait_s: float) -> tuple[str, list[Change]]:
         """Wait at most `wait_s` for changes by other owners; returns the id to read on from, and the changes.
