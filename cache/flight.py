@@ -15,7 +15,7 @@ from orchestration.core.errors import BackendUnavailable
 logger = logging.getLogger(__name__)
 
 _WIND_UP_S = 5.0
-_CLOSE_S = 1.0
+_CLOSE_S = 0.5
 
 
 class Flight:
@@ -84,14 +84,17 @@ class Flight:
                     await self.recording.append(event)
                     break
                 await self.recording.append(event)
+                if not self.recording.num_readers:
+                    return
             await _wind_up(events)
 
     async def _cancel(self) -> None:
+        """Cancel the task and wait a moment, so that the inner layers have let go when our own end is reported."""
         assert self._task is not None, "only a launched flight has readers"
-        self._task.cancel()
-        # The inner layers let go of what they hold before our own end is reported; `wait` leaves the task alone
-        # should the waiting one be cancelled again.
-        await asyncio.wait({self._task}, timeout=_CLOSE_S)
+        for _ in range(2):  # up to Python 3.11 `asyncio.wait_for`, wherever it is used, may swallow a cancellation
+            self._task.cancel()
+            # `wait` leaves the task alone should the waiting one be cancelled again.
+            await asyncio.wait({self._task}, timeout=_CLOSE_S)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self.recording.end()

@@ -88,10 +88,11 @@ class Recording:
                     reader.position += 1
                     self._progress.set()
                     yield event
+                if reader.is_cut:
+                    break
                 if self.is_over:
                     return
-                if not reader.is_cut:
-                    await self._news.wait()
+                await self._news.wait()
             raise StreamBroken("the client read too slowly while others waited for the same answer")
         finally:
             self._readers.discard(reader)

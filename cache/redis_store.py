@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import secrets
 from collections.abc import Iterator
@@ -48,37 +49,37 @@ class RedisStore:
 
     async def get(self, key: str) -> bytes | None:
         """Return the value, or None where there is none or its time is over."""
-        with self._faults_named():
+        with self._asking():
             value = await self._redis.get(self._prefix + key)
         assert not isinstance(value, str), "answers are not decoded"
         return value
 
     async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
         """Keep the value for `ttl_s` seconds, in place of any earlier one."""
-        with self._faults_named():
+        with self._asking():
             await self._redis.set(self._prefix + key, value, px=_milliseconds(ttl_s))
 
     async def delete(self, key: str) -> None:
         """Forget the value, if there is one."""
-        with self._faults_named():
+        with self._asking():
             await self._redis.delete(self._prefix + key)
 
     async def acquire(self, key: str, *, ttl_s: float) -> str | None:
         """Take the lease for `ttl_s` seconds and return its token, or None while another holds it."""
         token = secrets.token_hex(8)
-        with self._faults_named():
+        with self._asking():
             is_ours = await self._redis.set(self._lease(key), token, nx=True, px=_milliseconds(ttl_s))
         return token if is_ours else None
 
     async def release(self, key: str, token: str) -> None:
         """Give the lease back, if `token` still holds it."""
-        with self._faults_named():
+        with self._asking():
             await self._redis.eval(_RELEASE, 1, self._lease(key), token)
 
     async def check_health(self) -> str | None:
         """Say what is wrong, in a phrase, or None where the server answers."""
         try:
-            with self._faults_named():
+            with self._asking():
                 await self._redis.ping()
         except StoreDown as exc:
             return str(exc)
@@ -92,12 +93,25 @@ class RedisStore:
         return f"{self._prefix}lease:{key}"
 
     @contextmanager
-    def _faults_named(self) -> Iterator[None]:
+    def _asking(self) -> Iterator[None]:
+        """Turn the library's faults into `StoreDown`, and let no cancellation get lost.
+
+        Up to Python 3.11 `asyncio.wait_for`, which the library sends by, forgets a cancellation that comes just as
+        it is done: a client that left would not be noticed, nor the end of a deadline.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "commands run in a task"
+        num_cancelled = task.cancelling()
+        fault: Exception | None = None
         try:
             yield
         except (RedisError, OSError) as exc:
+            fault = exc
+        if task.cancelling() > num_cancelled:
+            raise asyncio.CancelledError from fault
+        if fault is not None:
             # The library's words may quote the URL or a command: only the kind of fault is told.
-            raise StoreDown(f"the key-value store at {self._place} does not answer ({type(exc).__name__})") from exc
+            raise StoreDown(f"the key-value store at {self._place} does not answer ({type(fault).__name__})") from fault
 
 
 def _place_of(url: str) -> str:

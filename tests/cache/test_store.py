@@ -84,6 +84,19 @@ async def test_a_cancelled_read_never_gives_its_answer_to_another_key(store: Sto
     assert {key: await store.get(key) for key in values} == values
 
 
+async def test_a_cancelled_command_ends_as_cancelled_wherever_it_stands(store: Store) -> None:
+    for num_steps in range(30):
+        task = asyncio.create_task(store.get("key"))
+        for _ in range(num_steps):
+            await asyncio.sleep(0)
+        is_too_late = task.done()
+
+        task.cancel()
+        await asyncio.wait({task}, timeout=10.0)
+
+        assert task.cancelled() or is_too_late
+
+
 async def test_time_to_live_ends_a_value_in_memory_and_reading_does_not_prolong_it() -> None:
     now = 0.0
     store = MemoryStore(clock=lambda: now)
