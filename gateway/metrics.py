@@ -102,7 +102,7 @@ class Metrics:
         own = self._registry
         if self._folder is not None:
             own = CollectorRegistry()
-            MultiProcessCollector(own, path=str(self._folder))
+            MultiProcessCollector(own, path=str(self._folder))  # type: ignore[no-untyped-call]  # half typed library
         parts = CollectorRegistry()
         for collector in others:
             parts.register(collector)

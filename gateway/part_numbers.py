@@ -32,7 +32,7 @@ _VLLM_COUNTERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PartNumbers(Collector):
     """One scrape's numbers by part; None stands for a part that did not answer."""
 

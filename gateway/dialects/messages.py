@@ -37,7 +37,7 @@ def _check_message(name: str, message: Any) -> None:
         _check_content(f"{name}.content", content)
     elif role != "assistant" or all(message.get(field) is None for field in _SAYS_WITHOUT_CONTENT):
         raise _missing(f"{name}.content")
-    if len(message) > 2:
+    if len(message) > 2 or content is None:
         _check_rest(name, role, message)
 
 

@@ -133,7 +133,7 @@ async def test_streamed_tool_calls_keep_their_pieces() -> None:
         reply = await ask(port, CHAT, chat(stream=True))
 
     deltas = [frame["choices"][0]["delta"] for frame in frames_of(reply.body)[:-1]]
-    assert deltas[0] == {"role": "assistant", "content": None, "tool_calls": [TOOL_STEPS[1].data]}  # type: ignore[union-attr]
+    assert deltas[0] == {"role": "assistant", "content": None, "tool_calls": [TOOL_STEPS[1].data]}
     assert [delta["tool_calls"][0]["index"] for delta in deltas[:-1]] == [0, 1, 0, 1]
 
 
