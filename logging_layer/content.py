@@ -87,7 +87,9 @@ def redact(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {
-            key if _IDENTIFIER.fullmatch(str(key)) else _hidden_key(key): item if _is_number(item) else _hidden(item)
+            key if _IDENTIFIER.fullmatch(str(key)) else _hidden_key(key): item
+            if _is_number(item)
+            else _hidden(item, key)
             for key, item in value.items()
         }
     return _hidden(value)

@@ -21,6 +21,7 @@ from sqlalchemy import (
     event,
     make_url,
 )
+from sqlalchemy.exc import ArgumentError
 
 from logging_layer.codec import decode
 
@@ -67,20 +68,28 @@ calls = Table(
 
 
 def open_database(url: str) -> Engine:
-    """Open a database; connects at the first use. SQLite gets a write-ahead log, its folder is made."""
-    parsed = make_url(url)
-    is_sqlite = parsed.get_backend_name() == "sqlite"
-    if is_sqlite and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    # Records are written and read as the JSON that they are in the spool, without a detour through objects.
-    engine = create_engine(
-        parsed,
-        json_serializer=_as_it_is,
-        json_deserializer=decode,
-        pool_pre_ping=not is_sqlite,
-        connect_args={"timeout": 10.0} if is_sqlite else {"connect_timeout": 5},
-    )
+    """Open a database; connects at the first use. SQLite gets a write-ahead log, its folder is made.
+
+    Raises `ValueError` for a URL that names neither SQLite nor Postgres, or a driver that is not installed.
+    """
+    try:
+        parsed = make_url(url)
+        is_sqlite = parsed.get_backend_name() == "sqlite"
+        if not is_sqlite and parsed.get_backend_name() != "postgresql":
+            raise ValueError(f"the log is kept in sqlite or postgresql, not in {parsed.get_backend_name()}")
+        # Records are written and read as the JSON that they are in the spool, without a detour through objects.
+        engine = create_engine(
+            parsed,
+            json_serializer=_as_it_is,
+            json_deserializer=decode,
+            pool_pre_ping=not is_sqlite,
+            connect_args={"timeout": 10.0} if is_sqlite else {"connect_timeout": 5},
+        )
+    except (ArgumentError, ImportError) as exc:
+        raise ValueError(f"the database's URL cannot be used: {exc}") from exc
     if is_sqlite:
+        if parsed.database:
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         event.listen(engine, "connect", _prepare_sqlite)
     return engine
 

@@ -28,7 +28,7 @@ def is_near_bar(cache: Mapping[str, Any]) -> bool:
     similarities = [candidate["similarity"] for candidate in cache["candidates"]]
     if cache["similarity"] is not None:
         similarities.append(cache["similarity"])
-    return bool(similarities) and abs(max(similarities) - threshold) <= NEAR_BAR
+    return bool(similarities) and round(abs(max(similarities) - threshold), 6) <= NEAR_BAR
 
 
 def lowered(rate: float, *, backlog_bytes: int, bearable_bytes: int) -> float:

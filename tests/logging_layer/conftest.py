@@ -16,6 +16,15 @@ import pytest
 from tests.logging_layer.samples import Mlflow
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run this folder's tests of MLflow last: it takes its time to start, and the others run meanwhile."""
+    folder = Path(__file__).parent
+    places = [index for index, item in enumerate(items) if folder in item.path.parents]
+    ours = sorted((items[index] for index in places), key=_wants_mlflow)
+    for index, item in zip(places, ours, strict=True):
+        items[index] = item
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """Run a real Postgres; its files lie where the user that it runs as under root may read them."""
@@ -54,7 +63,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def mlflow_starting(request: pytest.FixtureRequest) -> Iterator[Mlflow | None]:
     """Start MLflow at once, where a test of this session wants it: it takes 20 s, and others run meanwhile."""
-    if not any("mlflow" in getattr(item, "fixturenames", ()) for item in request.session.items):
+    if not any(_wants_mlflow(item) for item in request.session.items):
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="lt-mlflow-", ignore_cleanup_errors=True) as folder:
@@ -90,6 +99,10 @@ def mlflow(mlflow_starting: Mlflow | None) -> Mlflow:
         except httpx.TransportError:
             time.sleep(0.1)
     raise TimeoutError("MLflow does not answer after 120 s")
+
+
+def _wants_mlflow(item: pytest.Item) -> bool:
+    return "mlflow" in getattr(item, "fixturenames", ())
 
 
 def _free_port() -> int:

@@ -1,0 +1,190 @@
+"""MLflow, for real: what is sent is what its own API gives back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logging_layer.codec import decode
+from logging_layer.feed import Feed
+from logging_layer.mlflow_sink import MlflowSink
+from logging_layer.record import CallRecord
+from logging_layer.sampling import decide, lowered
+from logging_layer.shipper import Shipper
+from logging_layer.sink import Shipped, SinkDown
+from logging_layer.spans import spans_of, trace_id_of
+from logging_layer.spool import Spool
+from orchestration.core import Attempt, Call, Event, Start
+from orchestration.core.errors import BackendTimeout, Blocked
+from tests.logging_layer.samples import Mlflow, hit, make_record, make_records
+
+
+def shipped(record: CallRecord) -> Shipped:
+    return Shipped(data=record.to_json(), record=decode(record.to_json()))
+
+
+def attributes_of(span: dict[str, Any]) -> dict[str, Any]:
+    return {each["key"]: next(iter(each["value"].values())) for each in span["attributes"]}
+
+
+async def send(mlflow: Mlflow, experiment: str, *records: CallRecord) -> None:
+    sink = MlflowSink(mlflow.uri, experiment=experiment)
+    await sink.send([shipped(record) for record in records])
+    await sink.aclose()
+
+
+async def test_every_call_is_one_trace_however_often_it_is_sent(mlflow: Mlflow) -> None:
+    records = await make_records(120)
+
+    await send(mlflow, "many", *records)
+    await send(mlflow, "many", *records[:30])
+
+    traces = mlflow.traces("many")
+    assert len(traces) == 120
+    assert {trace["tags"]["lamina.call"] for trace in traces} == {record.id for record in records}
+
+
+async def test_a_trace_has_a_span_per_layer_and_what_mlflow_shows_of_it(mlflow: Mlflow) -> None:
+    record = await make_record(user="u1", metadata={"session_id": "s1"}, temperature=0.0)
+
+    await send(mlflow, "shape", record)
+
+    trace = mlflow.trace(f"tr-{trace_id_of(record.id).hex()}")
+    info = trace["trace_info"]
+    assert [span["name"] for span in trace["spans"]] == [
+        "chat small",
+        *("limits", "input_checks", "exact_cache", "semantic_cache", "output_checks", "router"),
+        "chat small",
+    ]
+    assert "capital of France" in info["request_preview"]
+    assert "Paris" in info["response_preview"]
+    metadata = info["trace_metadata"]
+    assert (metadata["mlflow.trace.session"], metadata["mlflow.trace.user"]) == ("s1", "u1")
+    usage = json.loads(metadata["mlflow.trace.tokenUsage"])
+    assert (usage["input_tokens"], usage["output_tokens"]) == (12, 7)
+    assert json.loads(metadata["mlflow.trace.cost"])["total_cost"] == 0.00002
+    assert info["state"] == "OK"
+    cache = attributes_of(next(span for span in trace["spans"] if span["name"] == "semantic_cache"))
+    assert "miss" in str(cache["lamina.cache.status"])
+    assert "0.95" in str(cache["lamina.cache.threshold"])
+
+
+async def test_a_failed_call_is_an_error_in_mlflow(mlflow: Mlflow) -> None:
+    async def failing(call: Call, /) -> AsyncGenerator[Event, None]:
+        call.notes.attempts.append(Attempt("small", "engine", error="backend_timeout", duration_ms=5.0))
+        raise BackendTimeout("too slow")
+        yield Start("m", "b")
+
+    record = await make_record(core=failing)
+
+    await send(mlflow, "failed", record)
+
+    assert [trace["state"] for trace in mlflow.traces("failed")] == ["ERROR"]
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "a\0b", "x" * 100_000])
+async def test_odd_texts_reach_mlflow(mlflow: Mlflow, odd: str) -> None:
+    record = await make_record(user=odd, metadata={"session_id": odd}, stop=[odd])
+
+    await send(mlflow, "odd", record)
+
+    assert mlflow.trace(f"tr-{trace_id_of(record.id).hex()}")["spans"]
+
+
+async def test_redacted_records_show_no_text_in_mlflow(mlflow: Mlflow) -> None:
+    record = await make_record(content="redacted")
+
+    await send(mlflow, "redacted", record)
+
+    assert "France" not in json.dumps(mlflow.trace(f"tr-{trace_id_of(record.id).hex()}"))
+
+
+async def test_nobody_there_is_a_sink_that_is_down() -> None:
+    sink = MlflowSink("http://127.0.0.1:1", experiment="x")
+
+    with pytest.raises(SinkDown):
+        await sink.send([shipped(await make_record())])
+
+    await sink.aclose()
+
+
+async def test_what_is_left_out_is_counted_and_what_went_wrong_is_not(mlflow: Mlflow, tmp_path: Path) -> None:
+    async def blocking(call: Call, /) -> AsyncGenerator[Event, None]:
+        raise Blocked("no")
+        yield Start("m", "b")
+
+    spool = Spool(tmp_path, worker="w0")
+    await spool.start()
+    for record in [*await make_records(5), await make_record(core=blocking)]:
+        spool.append(record)
+    await spool.aclose()
+    feed = Feed(
+        tmp_path,
+        MlflowSink(mlflow.uri, experiment="sampled"),
+        choose=lambda record, _backlog_bytes: decide(record, rate=0.0),
+    )
+    shipper, stopping = Shipper(tmp_path, [feed]), asyncio.Event()
+    stopping.set()
+    shipper.start()
+
+    await shipper.run(stopping)
+
+    assert [trace["tags"]["lamina.outcome"] for trace in mlflow.traces("sampled")] == ["blocked"]
+    assert (feed.counts.shipped, feed.counts.left_out) == (1, 5)
+    await shipper.aclose()
+
+
+@given(st.integers(0, 10**6).map(str), st.floats(0, 1))
+def test_a_draw_is_the_same_again_and_grows_with_the_rate(call_id: str, rate: float) -> None:
+    record = {"id": call_id, "outcome": "answered", "cache": {"threshold": None}}
+
+    assert decide(record, rate=1.0)
+    assert not decide(record, rate=0.0)
+    assert decide(record, rate=rate) <= decide(record, rate=min(rate + 0.1, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("similarity", "is_sent"), [(0.97, True), (0.94, True), (0.931, True), (0.92, False), (1.0, False)]
+)
+def test_decisions_near_the_bar_are_always_sent(similarity: float, is_sent: bool) -> None:
+    note = hit(similarity=similarity, threshold=0.95)
+    cache = {
+        "threshold": note.threshold,
+        "similarity": note.similarity,
+        "candidates": [{"similarity": each.similarity} for each in note.candidates],
+    }
+
+    assert decide({"id": "x", "outcome": "answered", "cache": cache}, rate=0.0) is is_sent
+
+
+def test_the_rate_is_lowered_in_proportion_to_the_backlog() -> None:
+    assert lowered(1.0, backlog_bytes=100, bearable_bytes=100) == 1.0
+    assert lowered(0.5, backlog_bytes=400, bearable_bytes=100) == 0.125
+
+
+async def test_spans_lie_inside_their_parents() -> None:
+    record = decode((await make_record()).to_json())
+
+    spans = {span.span_id: span for span in spans_of(record)}
+
+    assert len(spans) == 8
+    for span in spans.values():
+        assert span.start_ns <= span.end_ns
+        if span.parent_id:
+            assert spans[span.parent_id].start_ns <= span.start_ns
+            assert span.end_ns <= spans[span.parent_id].end_ns
+
+
+async def test_usage_is_on_one_span_alone() -> None:
+    record = decode((await make_record()).to_json())
+
+    holders = [span.name for span in spans_of(record) if "gen_ai.usage.input_tokens" in span.attributes]
+
+    assert holders == ["chat small"]
