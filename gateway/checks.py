@@ -1,0 +1,93 @@
+"""From the settings' checks to the rules of both stages, and what the log masks because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gateway.refusals import SettingsError
+from gateway.settings import CheckSettings, Settings
+from validators.guardrails_client import GuardrailsClient
+from validators.patterns import Pattern
+from validators.policy import Rule
+from validators.registry import CheckSpec, build_checks, guardrails_specs, parse_specs, policy_hash
+from validators.secrets import SHAPES, TAIL
+
+MASK = "[secret removed]"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """The checks in force: a stage whose layer was cut from `layers` has none."""
+
+    input: tuple[CheckSpec, ...]
+    output: tuple[CheckSpec, ...]
+
+    @property
+    def policy(self) -> str:
+        """Hash everything that decides what the checks let through."""
+        return policy_hash(self.input, self.output)
+
+    @property
+    def worker_checks(self) -> list[dict[str, Any]]:
+        """List what the guardrails worker is to run; empty where none is needed."""
+        return guardrails_specs(self.input, self.output)
+
+    @property
+    def finds_secrets(self) -> bool:
+        """Tell whether texts may hold secrets that the checks take out."""
+        return any(spec.check == "secrets" for spec in (*self.input, *self.output))
+
+    def rules(self, stage: Literal["input", "output"], worker: GuardrailsClient) -> tuple[Rule, ...]:
+        """Build one stage's rules; raises `SettingsError` naming the field."""
+        specs = self.input if stage == "input" else self.output
+        try:
+            return build_checks(specs, stage=stage, worker=worker)
+        except ValueError as exc:
+            raise SettingsError(str(exc)) from exc
+
+
+def plan_checks(settings: Settings) -> CheckPlan:
+    """Read the checks of the settings and build them once, so that what is wrong is told at start.
+
+    Raises `SettingsError` naming the field.
+    """
+    plan = CheckPlan(
+        input=_specs(settings, settings.validators.input, "input"),
+        output=_specs(settings, settings.validators.output, "output"),
+    )
+    nobody = GuardrailsClient(Path("guard.sock"))  # connects at its first check, of which there is none
+    for stage in ("input", "output"):
+        plan.rules(stage, nobody)
+    return plan
+
+
+def secrets_mask() -> Callable[[str], str]:
+    """Return what takes out of a text everything that looks like a secret key.
+
+    The log stands outside the checks, so it sees what they have not rewritten yet.
+    """
+    pattern = Pattern("|".join(f"(?:{shape.expression})" for shape in SHAPES), tail=TAIL)
+
+    def mask(text: str) -> str:
+        text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be searched
+        kept, last = [], 0
+        for start, end, is_tail in pattern.find(text):
+            kept += [text[last:start], "" if is_tail else MASK]
+            last = end
+        return "".join([*kept, text[last:]]) if kept else text
+
+    return mask
+
+
+def _specs(
+    settings: Settings, checks: tuple[CheckSettings, ...], stage: Literal["input", "output"]
+) -> tuple[CheckSpec, ...]:
+    if f"{stage}_checks" not in settings.layers:
+        return ()
+    try:
+        return parse_specs([check.model_dump() for check in checks], stage=stage)
+    except ValueError as exc:
+        raise SettingsError(str(exc)) from exc

@@ -1,0 +1,114 @@
+"""The commands and their options. What a command needs is imported when it runs, so that `lamina` starts at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.refusals import Refused
+
+app = typer.Typer(
+    name="lamina",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="""An LLM gateway that carries its own engine: ordered layers around a continuous-batching core.
+
+    [bold]lamina serve[/bold] starts everything in this folder and listens on http://127.0.0.1:4000; point any OpenAI
+    client at http://127.0.0.1:4000/v1. [bold]lamina chat[/bold] talks to it from here and shows which layer
+    answered. Settings are read from lamina.yaml where there is one; every one of them can be set in the
+    environment too, as LAMINA_<SECTION>__<KEY>.""",
+)
+models_app = typer.Typer(invoke_without_command=True, help="List the models of the settings; fetch them ahead.")
+app.add_typer(models_app, name="models")
+
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The settings' file; lamina.yaml where that exists.")
+]
+Url = Annotated[str, typer.Option(help="Where the gateway listens.")]
+
+
+def main() -> None:
+    """Run the command line; what is refused is one line on stderr."""
+    try:
+        app()
+    except Refused as exc:
+        sys.stderr.write(f"lamina: {exc}\n")
+        sys.exit(exc.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on; off loopback a master key is needed.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen on; 0 takes a free one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="How many worker processes share the port.")] = None,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="Start an MLflow server too and send every call's trace to it.")
+    ] = False,
+) -> None:
+    """Serve in this folder: fetch the models, start every part, say when it is ready, end on Ctrl-C.
+
+    Nothing else needs to run: the engine, a private Valkey, the caches and the log are started here. State is kept
+    in ./.lamina; each part's log is in ./.lamina/logs.
+    """
+    from gateway.cli import serve as command  # the supervisor's imports are not for every command
+
+    overrides = {"SERVER__HOST": host, "SERVER__PORT": port, "SERVER__WORKERS": workers}
+    if mlflow:
+        overrides["MLFLOW__SERVE"] = "true"
+    command.run(config=config, overrides={key: str(value) for key, value in overrides.items() if value is not None})
+
+
+@app.command()
+def chat(
+    message: Annotated[str | None, typer.Argument(help="One question; without it, a conversation.")] = None,
+    url: Url = "http://127.0.0.1:4000",
+    model: Annotated[str | None, typer.Option(help="The model to ask; the first one that chats by default.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 is needed for the semantic cache to answer.")] = 0.0,
+    key: Annotated[
+        str | None, typer.Option(envvar="LAMINA_API_KEY", help="The key to send, where the gateway asks for one.")
+    ] = None,
+) -> None:
+    """Talk to a running gateway; under each answer stands which layer gave it and how fast."""
+    from gateway.cli import chat as command  # httpx is not for every command
+
+    session = command.Session(url=url, model=model, system=system, temperature=temperature, key=key)
+    command.run(session, message)
+
+
+@models_app.callback()
+def models(context: typer.Context, config: Config = None) -> None:
+    """List the models that the settings name: who answers for them, and whether they are on this machine."""
+    from gateway.cli import models as command  # pydantic and yaml are not for every command
+
+    if context.invoked_subcommand is None:
+        command.list_models(config)
+
+
+@models_app.command()
+def fetch(
+    names: Annotated[list[str] | None, typer.Argument(help="Model ids; all that the settings need by default.")] = None,
+    config: Config = None,
+) -> None:
+    """Fetch models now, so that the next start need not."""
+    from gateway.cli import models as command  # pydantic and yaml are not for every command
+
+    command.fetch_models(names or [], config)
+
+
+@app.command()
+def doctor(config: Config = None) -> None:
+    """Say what is configured, what is reachable and what is missing, and how to mend it; fails where something is."""
+    from gateway.cli import doctor as command  # it looks at every part
+
+    raise typer.Exit(command.run(config))

@@ -1,0 +1,101 @@
+"""What must hold between settings: names that exist, keys where they are needed, one model per process."""
+
+from __future__ import annotations
+
+import difflib
+
+from gateway.refusals import SettingsError
+from gateway.settings.tree import BackendSettings, ModelSettings, Settings
+from orchestration.core import Secret
+
+BACKEND_TYPES = ("engine", "embedder", "echo", "openai_compatible")
+
+
+def with_master_key(settings: Settings) -> Settings:
+    """Take the master key from its file where one is named; raises `SettingsError` where that cannot be."""
+    keys = settings.keys
+    if keys.master is not None and not keys.master.reveal().strip():
+        raise SettingsError("keys.master: is empty; give a long random text")
+    if keys.master_file is None:
+        return settings
+    if keys.master is not None:
+        raise SettingsError("keys.master_file: keys.master is set too; keep one of them")
+    try:
+        text = keys.master_file.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"keys.master_file: cannot read {keys.master_file}: {exc}") from exc
+    if not text:
+        raise SettingsError(f"keys.master_file: {keys.master_file} is empty; write a long random text into it")
+    return settings.model_copy(update={"keys": keys.model_copy(update={"master": Secret(text)})})
+
+
+def with_embedder(settings: Settings) -> Settings:
+    """List the encoder as a model too wherever it runs for the semantic cache anyway."""
+    model = settings.cache.semantic.model
+    if not settings.uses_semantic_cache or any(listed.id == model for listed in settings.models):
+        return settings
+    card = ModelSettings(id=model, backends=(BackendSettings(type="embedder"),))
+    return settings.model_copy(update={"models": (*settings.models, card)})
+
+
+def check_rules(settings: Settings) -> None:
+    """Raise `SettingsError` for the first rule that does not hold."""
+    _check_models(settings)
+    _check_keys(settings)
+    if settings.mlflow.serve and settings.mlflow.uri is not None:
+        raise SettingsError("mlflow.serve: mlflow.uri names another MLflow; keep one of them")
+    for stage in ("input", "output"):
+        is_stated = stage in settings.validators.model_fields_set and getattr(settings.validators, stage)
+        if is_stated and f"{stage}_checks" not in settings.layers:
+            raise SettingsError(f"validators.{stage}: has checks, and layers has no '{stage}_checks' to run them")
+
+
+def _check_models(settings: Settings) -> None:
+    if not settings.models:
+        raise SettingsError("models: is empty; name at least one")
+    ids = [model.id for model in settings.models]
+    for index, model in enumerate(settings.models):
+        if model.id in ids[:index]:
+            raise SettingsError(f"models[{index}].id: '{model.id}' is there twice")
+        if not model.backends:
+            raise SettingsError(f"models[{index}].backends: '{model.id}' needs at least one, as in [{{type: engine}}]")
+        for place, backend in enumerate(model.backends):
+            _check_backend(settings, backend, f"models[{index}].backends[{place}]")
+        for place, fallback in enumerate(model.fallbacks):
+            if fallback not in ids or fallback == model.id:
+                others = ", ".join(other for other in ids if other != model.id) or "none"
+                raise SettingsError(
+                    f"models[{index}].fallbacks[{place}]: '{fallback}' is no other model here; others: {others}"
+                )
+
+
+def _check_backend(settings: Settings, backend: BackendSettings, path: str) -> None:
+    if backend.type not in BACKEND_TYPES:
+        close = difflib.get_close_matches(backend.type, BACKEND_TYPES, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(BACKEND_TYPES)}"
+        raise SettingsError(f"{path}.type: unknown backend '{backend.type}'; {hint}")
+    if backend.type == "openai_compatible":
+        if not (backend.base_url or "").startswith(("http://", "https://")):
+            raise SettingsError(
+                f"{path}.base_url: an openai_compatible backend needs one, as in http://10.0.0.5:8000/v1"
+            )
+        return
+    for key in ("base_url", "api_key"):
+        if getattr(backend, key) is not None:
+            raise SettingsError(f"{path}.{key}: means nothing for a backend of type '{backend.type}'")
+    only = {"engine": settings.engine.model, "embedder": settings.cache.semantic.model}.get(backend.type)
+    if only is not None and backend.model not in (None, only):
+        section = "engine.model" if backend.type == "engine" else "cache.semantic.model"
+        raise SettingsError(
+            f"{path}.model: the {backend.type} runs one model, '{only}' ({section}), not '{backend.model}'"
+        )
+
+
+def _check_keys(settings: Settings) -> None:
+    if settings.keys.master is not None:
+        return
+    advice = 'set keys.master: "${LAMINA_MASTER_KEY}" or keys.master_file'
+    if settings.keys.required:
+        raise SettingsError(f"keys.required: there is no master key; {advice}")
+    if not settings.server.is_loopback:
+        raise SettingsError(f"server.host: {settings.server.host} can be reached from other machines; {advice}")

@@ -1,0 +1,269 @@
+"""The tree of settings with its defaults: every key that the file may hold, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from orchestration.core import Secret
+
+LANGUAGE_MODEL = "smollm2-135m-instruct"
+EMBEDDING_MODEL = "all-minilm-l6-v2"
+DEFAULT_LAYERS = (
+    "call_log",
+    "limits",
+    "input_checks",
+    "exact_cache",
+    "semantic_cache",
+    "output_checks",
+    "router",
+)
+
+
+def _as_secret(value: Any) -> Any:
+    return Secret(str(value)) if isinstance(value, str | int) else value
+
+
+def _auto_as_none(value: Any) -> Any:
+    return None if value == "auto" else value
+
+
+SecretText = Annotated[Secret, BeforeValidator(_as_secret)]
+AutoCount = Annotated[PositiveInt | None, BeforeValidator(_auto_as_none)]
+"""A count, or `auto`, which is held as None."""
+Port = Annotated[int, Field(ge=0, le=65535)]
+Cosine = Annotated[float, Field(ge=-1.0, le=1.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Price = Annotated[float, Field(ge=0.0)]
+LayerEntry = str | dict[str, dict[str, Any] | None]
+"""A name, a stranger's `module:Class`, or `{module:Class: {option: value}}`."""
+
+
+class Section(BaseModel):
+    """A part of the file: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True)
+
+
+class ServerSettings(Section):
+    """Where and how HTTP is served; `allowed_hosts` adds to the names under which the server may be addressed."""
+
+    host: str = "127.0.0.1"
+    port: Port = 4000
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    max_body_mb: PositiveFloat = 20
+    stream_commit_s: PositiveFloat = 10
+    drain_s: PositiveFloat = 30
+    allowed_hosts: tuple[str, ...] = ()
+
+    @property
+    def is_loopback(self) -> bool:
+        """Tell whether only this machine can reach the server."""
+        return self.host in {"localhost", "::1"} or self.host.startswith("127.")
+
+
+class TimeoutSettings(Section):
+    """How long one backend may take, in seconds: to connect, to the first content, in all."""
+
+    connect: PositiveFloat = 5
+    first_token: PositiveFloat = 60
+    total: PositiveFloat = 600
+
+
+class BackendSettings(Section):
+    """One place that answers a model's calls; which keys count depends on `type`."""
+
+    type: str
+    base_url: str | None = None
+    model: str | None = None
+    api_key: SecretText | None = None
+    weight: PositiveFloat = 1
+    timeout_s: TimeoutSettings = TimeoutSettings()
+
+
+class PriceSettings(Section):
+    """US dollars per million tokens."""
+
+    input_per_1m: Price = 0
+    cached_input_per_1m: Price | None = None
+    output_per_1m: Price = 0
+
+
+class ModelSettings(Section):
+    """A model as clients name it, and the backends that answer for it."""
+
+    id: Annotated[str, Field(min_length=1)]
+    backends: tuple[BackendSettings, ...] = ()
+    strategy: Literal["round_robin", "least_connections", "weighted", "latency", "cost", "prefix"] = "round_robin"
+    retries: Annotated[int, Field(ge=0, le=10)] = 1
+    fallbacks: tuple[str, ...] = ()
+    price: PriceSettings = PriceSettings()
+    route: dict[str, Any] | None = None
+
+
+class ExactSettings(Section):
+    """The exact cache."""
+
+    enabled: bool = True
+    ttl_s: PositiveFloat = 86400
+
+
+class SemanticSettings(Section):
+    """The semantic cache; `threshold` is a cosine, `model` the encoder that the cache owner runs."""
+
+    enabled: bool = True
+    policy: Literal["static", "calibrated", "verified"] = "static"
+    threshold: Cosine = 0.95
+    ttl_s: PositiveFloat = 86400
+    top_k: Annotated[int, Field(ge=1, le=100)] = 5
+    deadline_ms: PositiveFloat = 50
+    wrong_to_call_cost: PositiveFloat = 25
+    shadow_share: Share = 0.01
+    max_batch_size: PositiveInt = 32
+    max_queue_delay_ms: Annotated[float, Field(ge=0)] = 2
+    model: str = EMBEDDING_MODEL
+
+
+class CacheSettings(Section):
+    """Both caches."""
+
+    exact: ExactSettings = ExactSettings()
+    semantic: SemanticSettings = SemanticSettings()
+
+
+class CheckSettings(Section):
+    """One check; keys beyond these are the check's own options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    check: Annotated[str, Field(min_length=1)]
+    on_fail: str = "block"
+    mode: str | None = None
+    fail: Literal["open", "closed"] = "closed"
+
+
+class ValidatorSettings(Section):
+    """The checks of the request and of the answer, in order."""
+
+    input: tuple[CheckSettings, ...] = (
+        CheckSettings.model_validate({"check": "length", "max_chars": 200_000, "on_fail": "block"}),
+        CheckSettings.model_validate({"check": "secrets", "on_fail": "rewrite"}),
+    )
+    output: tuple[CheckSettings, ...] = ()
+
+
+class KeySettings(Section):
+    """Who may call: with a master key every call carries it; `required` refuses a start without one."""
+
+    required: bool = False
+    master: SecretText | None = None
+    master_file: Path | None = None
+
+
+class LimitSettings(Section):
+    """One caller's limits; null is no limit."""
+
+    rpm: PositiveInt | None = None
+    tpm: PositiveInt | None = None
+    parallel: PositiveInt | None = None
+    budget_usd: PositiveFloat | None = None
+    window: str = "1d"
+
+
+class LimitsSettings(Section):
+    """Limits by caller."""
+
+    default: LimitSettings = LimitSettings()
+
+
+class LogSettings(Section):
+    """What of each call is kept; `content` is `full` on loopback and `redacted` elsewhere where it is not set."""
+
+    content: Literal["full", "redacted", "none"] | None = None
+    sample: Share = 1.0
+    retention_days: PositiveInt = 30
+
+
+class EngineSettings(Section):
+    """The built-in engine; `connect` is the address of one that runs elsewhere (`tcp://host:port`)."""
+
+    model: str = LANGUAGE_MODEL
+    device: str = "auto"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    quantization: str = "none"
+    kv_dtype: str = "auto"
+    page_size: PositiveInt = 16
+    kv_memory_mb: AutoCount = None
+    max_num_seqs: PositiveInt = 64
+    max_batched_tokens: AutoCount = None
+    max_waiting: NonNegativeInt = 1024
+    admission: Literal["future_peak", "reserve", "greedy"] = "future_peak"
+    prefix_cache: bool = True
+    threads: AutoCount = None
+    connect: str | None = None
+
+
+class RedisSettings(Section):
+    """A Redis of one's own; null: a private Valkey, whose data may take `max_memory_mb`."""
+
+    url: SecretText | None = None
+    max_memory_mb: PositiveInt = 512
+
+
+class DatabaseSettings(Section):
+    """The SQL database as SQLAlchemy's URL; null: SQLite in the state folder."""
+
+    url: SecretText | None = None
+
+
+class MlflowSettings(Section):
+    """An MLflow of one's own by `uri`, or one started here with `serve` on `port`, or the next free one."""
+
+    uri: str | None = None
+    serve: bool = False
+    port: Port = 5000
+    experiment: str = "lamina"
+
+
+class Settings(Section):
+    """The whole file."""
+
+    server: ServerSettings = ServerSettings()
+    models: tuple[ModelSettings, ...] = (
+        ModelSettings(id=LANGUAGE_MODEL, backends=(BackendSettings(type="engine"),)),
+        ModelSettings(id=EMBEDDING_MODEL, backends=(BackendSettings(type="embedder"),)),
+    )
+    layers: tuple[LayerEntry, ...] = DEFAULT_LAYERS
+    cache: CacheSettings = CacheSettings()
+    validators: ValidatorSettings = ValidatorSettings()
+    keys: KeySettings = KeySettings()
+    limits: LimitsSettings = LimitsSettings()
+    log: LogSettings = LogSettings()
+    engine: EngineSettings = EngineSettings()
+    redis: RedisSettings = RedisSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    mlflow: MlflowSettings = MlflowSettings()
+
+    @property
+    def content(self) -> Literal["full", "redacted", "none"]:
+        """Say how much of each call's content the log keeps."""
+        return self.log.content or ("full" if self.server.is_loopback else "redacted")
+
+    @property
+    def uses_semantic_cache(self) -> bool:
+        """Tell whether the semantic cache is on and stands in the layers."""
+        return self.cache.semantic.enabled and "semantic_cache" in self.layers
+
+    @property
+    def uses_engine(self) -> bool:
+        """Tell whether a model is answered by the built-in engine."""
+        return any(backend.type == "engine" for model in self.models for backend in model.backends)
+
+    @property
+    def uses_embedder(self) -> bool:
+        """Tell whether the cache owner has work: the semantic cache, or a model of embeddings."""
+        return self.uses_semantic_cache or any(
+            backend.type == "embedder" for model in self.models for backend in model.backends
+        )

@@ -1,0 +1,54 @@
+"""Settings that the file's shape knows and this version does not honour: refused by name, never ignored."""
+
+from __future__ import annotations
+
+from gateway.refusals import SettingsError
+from gateway.settings.tree import Settings
+
+UNBUILT_SECTIONS = {
+    "routing": "routes by rule are not built in this version; take the section out",
+    "model_list": "LiteLLM's model list is not read in this version; write the models under 'models'",
+}
+
+
+def check_built(settings: Settings) -> None:
+    """Raise `SettingsError` for the first setting that would silently do nothing."""
+    for path, value, allowed in _fixed_values(settings):
+        if value != allowed:
+            shown = "null" if allowed is None else allowed
+            raise SettingsError(f"{path}: {value!r} is not built in this version; leave it at {shown}")
+    for index, model in enumerate(settings.models):
+        _check_model(settings, index)
+        if model.route is not None:
+            raise SettingsError(f"models[{index}].route: routes that choose a model are not built in this version")
+
+
+def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
+    limits, semantic, engine = settings.limits.default, settings.cache.semantic, settings.engine
+    return [
+        ("limits.default.rpm", limits.rpm, None),
+        ("limits.default.tpm", limits.tpm, None),
+        ("limits.default.parallel", limits.parallel, None),
+        ("limits.default.budget_usd", limits.budget_usd, None),
+        ("limits.default.window", limits.window, "1d"),
+        ("cache.semantic.policy", semantic.policy, "static"),
+        ("cache.semantic.wrong_to_call_cost", semantic.wrong_to_call_cost, 25),
+        ("cache.semantic.shadow_share", semantic.shadow_share, 0.01),
+        ("engine.quantization", engine.quantization, "none"),
+        ("engine.kv_dtype", engine.kv_dtype, "auto"),
+        ("log.retention_days", settings.log.retention_days, 30),
+    ]
+
+
+def _check_model(settings: Settings, index: int) -> None:
+    model = settings.models[index]
+    if model.strategy != "round_robin":
+        raise SettingsError(
+            f"models[{index}].strategy: '{model.strategy}' is not built in this version; only round_robin is"
+        )
+    for place, backend in enumerate(model.backends):
+        path = f"models[{index}].backends[{place}]"
+        if backend.type == "anthropic":
+            raise SettingsError(f"{path}.type: the backend 'anthropic' is not built in this version")
+        if backend.weight != 1:
+            raise SettingsError(f"{path}.weight: counts only with strategy 'weighted', which is not built yet")

@@ -1,0 +1,153 @@
+"""Which children the settings ask for, and the command of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gateway import model_store
+from gateway.settings import Settings
+from gateway.supervisor.child import ChildSpec
+from gateway.supervisor.place import Place, Sockets, available_cores
+from gateway.supervisor.state import StateFolder
+
+DRAIN_MARGIN_S = 5.0
+
+
+def database_url(settings: Settings, state: StateFolder) -> str:
+    """Name the SQL database: the one that was set, or SQLite in the state folder."""
+    url = settings.database.url
+    return url.reveal() if url is not None else state.database_url
+
+
+def redis_url(settings: Settings, sockets: Sockets) -> str:
+    """Name the key-value store: the one that was set, or the private Valkey."""
+    url = settings.redis.url
+    return url.reveal() if url is not None else f"unix://{sockets.valkey}"
+
+
+def models_needed(settings: Settings) -> list[str]:
+    """List the models that must be on this machine before its children start."""
+    wanted = [settings.engine.model] if settings.uses_engine else []
+    return wanted + ([settings.cache.semantic.model] if settings.uses_embedder else [])
+
+
+def fetch_spec(model: str, place: Place) -> ChildSpec:
+    """Describe the child that fetches one model and ends."""
+    return ChildSpec(
+        name=f"fetch-{model}",
+        command=place.python("gateway.model_store", model),
+        environment=place.child_environment(),
+        log=place.log("fetch"),
+        quiet_s=120.0,
+        is_restarted=False,
+    )
+
+
+def engine_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
+    """Describe the built-in engine, the one child with more than one thread."""
+    engine = settings.engine
+    threads = engine.threads or available_cores()
+    arguments = {
+        "--listen": f"unix://{place.sockets.engine}",
+        "--model": str(model),
+        "--name": model_name(engine.model),
+        "--device": engine.device,
+        "--dtype": engine.dtype,
+        "--page-size": str(engine.page_size),
+        "--kv-memory-mb": str(engine.kv_memory_mb or "auto"),
+        "--max-num-seqs": str(engine.max_num_seqs),
+        "--max-batched-tokens": str(engine.max_batched_tokens or "auto"),
+        "--admission": engine.admission,
+        "--max-waiting": str(engine.max_waiting),
+        "--threads": str(threads),
+    }
+    words = [word for pair in arguments.items() for word in pair]
+    if not engine.prefix_cache:
+        words.append("--no-prefix-cache")
+    return ChildSpec(
+        name="engine",
+        command=place.python("backends.engine", *words),
+        environment=place.child_environment(threads=threads),
+        log=place.log("engine"),
+        quiet_s=600.0,
+    )
+
+
+def owner_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
+    """Describe the cache owner: the encoder and the index of the semantic cache."""
+    semantic = settings.cache.semantic
+    arguments = {
+        "--socket": str(place.sockets.cache),
+        "--model": str(model),
+        "--name": model_name(semantic.model),
+        "--redis": redis_url(settings, place.sockets),
+        "--state": str(place.state.path / "cache"),
+        "--max-batch-size": str(semantic.max_batch_size),
+        "--max-queue-delay-ms": f"{semantic.max_queue_delay_ms:g}",
+    }
+    return ChildSpec(
+        name="cache-owner",
+        command=place.python("cache.owner", *(word for pair in arguments.items() for word in pair)),
+        environment=place.child_environment(),
+        log=place.log("cache-owner"),
+        quiet_s=600.0,
+    )
+
+
+def guard_spec(checks: list[dict[str, Any]], place: Place) -> ChildSpec:
+    """Describe the guardrails worker with the checks that it is to run."""
+    return ChildSpec(
+        name="guardrails",
+        command=place.python("validators.worker", "--socket", str(place.sockets.guard), "--checks", json.dumps(checks)),
+        environment=place.child_environment(),
+        log=place.log("guardrails"),
+    )
+
+
+def shipper_spec(settings: Settings, place: Place, *, mlflow_uri: str | None) -> ChildSpec:
+    """Describe the log shipper; it ends last of ours, and drains the spool before it does.
+
+    One that an earlier, killed supervisor started may still be draining this spool: the start is tried again.
+    """
+    words = ["--spool", str(place.state.spool), "--database", database_url(settings, place.state)]
+    words += ["--socket", str(place.sockets.shipper)]
+    if mlflow_uri is not None:
+        words += ["--mlflow", mlflow_uri, "--experiment", settings.mlflow.experiment]
+        words += ["--sample", f"{settings.log.sample:g}"]
+    return ChildSpec(
+        name="log-shipper",
+        command=place.python("logging_layer.shipper", _in_file(place, "log-shipper", words)),
+        environment=place.child_environment(),
+        log=place.log("log-shipper"),
+        stop_s=30.0,
+        start_tries=9,
+    )
+
+
+def worker_spec(settings: Settings, place: Place, *, index: int, descriptor: int) -> ChildSpec:
+    """Describe one worker, which serves the listening socket that it inherits as `descriptor`."""
+    words = ["--fd", str(descriptor), "--index", str(index), "--run-dir", str(place.run)]
+    words += ["--config", str(place.sockets.config), "--state", str(place.state.path)]
+    return ChildSpec(
+        name=f"worker-{index}",
+        command=place.python("gateway.worker", *words),
+        environment=place.child_environment(PROMETHEUS_MULTIPROC_DIR=str(place.sockets.metrics)),
+        log=place.log(f"worker-{index}"),
+        pass_fds=(descriptor,),
+        stop_s=settings.server.drain_s + DRAIN_MARGIN_S,
+    )
+
+
+def model_name(model: str) -> str:
+    """Name a model for people: its id, or the last part of its path."""
+    return model if model in model_store.PACKAGED else Path(model).name
+
+
+def _in_file(place: Place, name: str, words: Sequence[str]) -> str:
+    """Write a command's words into a private file, as URLs may hold passwords and every user can read commands."""
+    path = place.run / f"{name}.args"
+    path.write_text("".join(f"{word}\n" for word in words))
+    return f"@{path}"

@@ -1,0 +1,275 @@
+"""The composition root: settings become stores, layers, backends and one handler. It says what runs, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from backends.registry import KINDS, BackendFactory, BackendOptions
+from cache.embeddings import EmbeddingBackend
+from cache.exact import ExactCache
+from cache.owner_client import OwnerClient
+from cache.redis_store import RedisStore
+from cache.semantic import IndexFault, SemanticCache
+from gateway import model_store
+from gateway.checks import CheckPlan, plan_checks, secrets_mask
+from gateway.layers import LayerSpec, build_stranger, read_layers
+from gateway.parts import Access, AppParts, HealthCheck, ModelCard, StatsSource
+from gateway.refusals import StartRefused
+from gateway.route_hash import RouteHashes
+from gateway.settings import BackendSettings, ModelSettings, Settings
+from gateway.supervisor.place import Sockets
+from gateway.supervisor.plan import database_url, redis_url
+from gateway.supervisor.state import StateFolder
+from logging_layer.call_log import CallLog
+from logging_layer.reader import CallReader
+from logging_layer.spool import Spool
+from logging_layer.stages import timed, timed_handler
+from orchestration.core import Backend, Kind, Layer, Price, Route, Router, Secret, compose
+from orchestration.core.rpc import RpcClient, RpcError
+from validators.guardrails_client import GuardrailsClient
+from validators.input_checks import InputChecks
+from validators.output_checks import OutputChecks
+
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_STATS_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a worker runs: its folders, its number, and what tells it that it is to end."""
+
+    state: StateFolder
+    sockets: Sockets
+    folder: Path
+    worker: str
+    is_draining: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class Wired:
+    """Everything that one worker runs, and how it ends."""
+
+    parts: AppParts
+    spool: Spool
+    _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+
+    async def start(self) -> None:
+        """Begin to keep call records; raises `OSError` where their folder cannot be."""
+        await self.spool.start()
+
+    async def aclose(self) -> None:
+        """End in the order of the calls' way, the log last, so that it holds what the others still had to say."""
+        for close in self._closers:
+            await close()
+        await self.spool.aclose()
+
+
+def wire(settings: Settings, place: Surroundings) -> Wired:
+    """Build everything once; does no I/O beyond reading small files. Raises `Refused` where something is wrong."""
+    return _Wiring(settings, place).build()
+
+
+class _Wiring:
+    """The parts while they are put together."""
+
+    def __init__(self, settings: Settings, place: Surroundings) -> None:
+        self._settings = settings
+        self._place = place
+        self._checks: CheckPlan = plan_checks(settings)
+        self._factory = BackendFactory()
+        self._store = RedisStore(redis_url(settings, place.sockets))
+        self._owner = OwnerClient(place.sockets.cache)
+        self._guard = GuardrailsClient(place.sockets.guard)
+        self._shipper = RpcClient(place.sockets.shipper)
+        self._spool = Spool(place.state.spool, worker=place.worker)
+        self._reader = CallReader(database_url(settings, place.state), place.state.spool)
+        self._routes = RouteHashes(settings)
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+
+    def build(self) -> Wired:
+        settings = self._settings
+        routes = {model.id: self._route(model) for model in settings.models}
+        layers = self._layers()
+        parts = AppParts(
+            handler=compose(layers, timed_handler("router", Router(routes))),
+            models=self._cards(routes),
+            access=self._access(),
+            calls=self._reader,
+            health=self._health(routes),
+            stats=self._stats(),
+            metrics_folder=self._place.sockets.metrics,
+            max_body_bytes=int(settings.server.max_body_mb * 1024 * 1024),
+            stream_commit_s=settings.server.stream_commit_s,
+            is_draining=self._place.is_draining,
+        )
+        self._closers += [self._factory.aclose, self._owner.aclose, self._guard.aclose, self._shipper.aclose]
+        self._closers += [self._store.aclose, self._reader.aclose]
+        return Wired(parts, self._spool, self._closers)
+
+    def _layers(self) -> list[Layer]:
+        """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""
+        builders: Mapping[str, Callable[[], Layer | None]] = {
+            "call_log": self._call_log,
+            "limits": lambda: None,  # every limit is null: the settings refuse others
+            "input_checks": lambda: InputChecks(self._checks.rules("input", self._guard)),
+            "exact_cache": self._exact_cache,
+            "semantic_cache": self._semantic_cache,
+            "output_checks": lambda: OutputChecks(self._checks.rules("output", self._guard)),
+            "router": lambda: None,  # the core, which is no layer
+        }
+        layers = []
+        for spec in read_layers(self._settings.layers):
+            layer = self._stranger(spec) if spec.is_stranger else builders[spec.name]()
+            if layer is not None:
+                layers.append(timed(spec.name, layer))
+        return layers
+
+    def _call_log(self) -> Layer:
+        mask = secrets_mask() if self._checks.finds_secrets else None
+        return CallLog(self._spool, content=self._settings.content, worker=self._place.worker, mask=mask)
+
+    def _exact_cache(self) -> Layer | None:
+        exact = self._settings.cache.exact
+        if not exact.enabled:
+            return None
+        layer = ExactCache(
+            self._store,
+            ttl_s=exact.ttl_s,
+            route_of=self._routes.of,
+            policy_of=partial(_always, self._checks.policy),
+            leases=self._store,
+            is_last_tier=not self._settings.uses_semantic_cache,
+        )
+        self._closers.append(layer.aclose)
+        return layer
+
+    def _semantic_cache(self) -> Layer | None:
+        semantic = self._settings.cache.semantic
+        if not semantic.enabled:
+            return None
+        layer = SemanticCache(
+            self._owner,
+            self._store,
+            route_of=self._routes.of,
+            policy_of=partial(_always, self._checks.policy),
+            threshold=semantic.threshold,
+            ttl_s=semantic.ttl_s,
+            top_k=semantic.top_k,
+            deadline_ms=semantic.deadline_ms,
+        )
+        self._closers.append(layer.aclose)
+        return layer
+
+    def _stranger(self, spec: LayerSpec) -> Layer:
+        layer = build_stranger(spec, folder=self._place.folder)
+        close = getattr(layer, "aclose", None)
+        if close is not None:
+            self._closers.append(close)
+        return layer
+
+    def _route(self, model: ModelSettings) -> Route:
+        kinds = [KINDS.get(backend.type, frozenset({Kind.EMBEDDING})) for backend in model.backends]
+        price = model.price
+        return Route(
+            model=model.id,
+            backends=tuple(self._backend(model, backend) for backend in model.backends),
+            kinds=frozenset.intersection(*kinds),
+            retries=model.retries,
+            fallbacks=model.fallbacks,
+            price=Price(price.input_per_1m, price.output_per_1m, price.cached_input_per_1m),
+        )
+
+    def _backend(self, model: ModelSettings, backend: BackendSettings) -> Backend:
+        if backend.type == "embedder":
+            return EmbeddingBackend(self._owner, model=self._settings.cache.semantic.model)
+        is_engine = backend.type == "engine"
+        engine = self._settings.engine
+        return self._factory.create(
+            BackendOptions(
+                type=backend.type,
+                model=model.id,
+                upstream_model=backend.model,
+                base_url=backend.base_url,
+                api_key=backend.api_key,
+                connect_s=backend.timeout_s.connect,
+                first_token_s=backend.timeout_s.first_token,
+                total_s=backend.timeout_s.total,
+                engine_address=(engine.connect or f"unix://{self._place.sockets.engine}") if is_engine else None,
+                model_path=_located(engine.model) if is_engine else None,
+            )
+        )
+
+    def _cards(self, routes: Mapping[str, Route]) -> list[ModelCard]:
+        # When this installation was made: the same for every worker and after every restart.
+        created = int(self._place.state.tenant_key_file.stat().st_mtime)
+        return [ModelCard(id=name, kinds=route.kinds, created=created) for name, route in routes.items()]
+
+    def _access(self) -> Access:
+        server = self._settings.server
+        hosts = dict.fromkeys((*LOOPBACK_NAMES, server.host, *server.allowed_hosts))
+        return Access(
+            tenant_key=Secret(self._place.state.tenant_key_file.read_text()),
+            master_key=self._settings.keys.master,
+            allowed_hosts=tuple(hosts),
+        )
+
+    def _health(self, routes: Mapping[str, Route]) -> dict[str, HealthCheck]:
+        """Ask every local part that is on, and none that is remote."""
+        checks: dict[str, HealthCheck] = {"store": self._store.check_health, "log": self._spool.check_health}
+        checks["log_shipper"] = self._shipper_problem
+        for model in self._settings.models:
+            for settings, backend in zip(model.backends, routes[model.id].backends, strict=True):
+                if settings.type == "engine":
+                    checks["engine"] = backend.check_health
+        if self._settings.uses_embedder:
+            checks["cache_owner"] = self._owner.check_health
+        if self._checks.worker_checks:
+            checks["guardrails"] = self._guard.check_health
+        return checks
+
+    def _stats(self) -> dict[str, StatsSource]:
+        sources: dict[str, StatsSource] = {"log_shipper": self._shipper_stats}
+        if self._settings.uses_engine:
+            sources["engine"] = self._engine_stats
+        if self._settings.uses_embedder:
+            sources["cache_owner"] = self._owner_stats
+        return sources
+
+    async def _engine_stats(self) -> Mapping[str, float]:
+        return await self._factory.engine_stats() or {}
+
+    async def _owner_stats(self) -> Mapping[str, float]:
+        try:
+            return await self._owner.stats()
+        except IndexFault as exc:
+            raise OSError(str(exc)) from exc
+
+    async def _shipper_stats(self) -> Mapping[str, float]:
+        try:
+            numbers, _ = await self._shipper.call("stats", timeout_s=_STATS_TIMEOUT_S)
+        except RpcError as exc:
+            raise OSError(str(exc)) from exc
+        return {str(name): float(value) for name, value in numbers.items()}
+
+    async def _shipper_problem(self) -> str | None:
+        try:
+            answer, _ = await self._shipper.call("ping", timeout_s=_STATS_TIMEOUT_S)
+        except RpcError as exc:
+            return f"the log shipper does not answer: {exc}"
+        problems = answer["problems"]
+        return "; ".join(f"{sink}: {problem}" for sink, problem in problems.items()) or None
+
+
+def _always(policy: str, _call: object) -> str:
+    """Give the one policy: in this version the same checks are in force for every call."""
+    return policy
+
+
+def _located(model: str) -> Path:
+    path = model_store.locate(model)
+    if path is None:
+        raise StartRefused(str(model_store.missing(model)))
+    return path

@@ -1,0 +1,127 @@
+"""One worker: the pipeline behind the listening socket that the supervisor bound.
+
+`python -m gateway.worker --fd N --index I --run-dir D --state D --config F`
+
+SIGTERM drains: the socket is closed, calls in flight get `server.drain_s`, then everything ends, the log last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+
+from gateway.app import create_app
+from gateway.refusals import Refused
+from gateway.settings import Settings, load_settings, process_environment
+from gateway.supervisor.place import Sockets
+from gateway.supervisor.state import StateFolder
+from gateway.wiring import Surroundings, wire
+from orchestration.core.lifeline import follow_supervisor, report
+
+ORPHAN_GRACE_S = 5.0
+"""How long calls in flight have once the supervisor is gone: the engine and the stores are ending as well."""
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its own signals, which would end the process before the parts are closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to the worker."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Tell the supervisor once calls are taken."""
+        await super().startup(sockets)
+        report("ready")
+
+    def drain(self) -> None:
+        """Take no more calls and let those in flight end; asked twice, end them."""
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+
+
+def main() -> int:
+    """Serve until SIGTERM; returns the exit status."""
+    options = _parser().parse_args()
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    follow_supervisor(grace_s=ORPHAN_GRACE_S)
+    try:
+        settings = load_settings(options.config, environment=process_environment())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, options))
+    except Refused as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings, options: argparse.Namespace) -> None:
+    draining = asyncio.Event()
+    wired = wire(
+        settings,
+        Surroundings(
+            state=StateFolder(options.state),
+            sockets=Sockets(options.run_dir),
+            folder=Path.cwd(),
+            worker=f"worker-{options.index}",
+            is_draining=draining.is_set,
+        ),
+    )
+    server = _Server(_config(settings, create_app(wired.parts)))
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        draining.set()
+        server.drain()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    await wired.start()
+    try:
+        await server.serve(sockets=[socket.socket(fileno=options.fd)])
+    finally:
+        await wired.aclose()
+
+
+def _config(settings: Settings, app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, round(settings.server.drain_s)),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m gateway.worker", description="Serve an inherited socket.")
+    parser.add_argument("--fd", type=int, required=True, help="the listening socket's descriptor")
+    parser.add_argument("--index", type=int, required=True, help="the worker's number")
+    parser.add_argument("--run-dir", type=Path, required=True, help="the folder of the run's sockets")
+    parser.add_argument("--state", type=Path, required=True, help="the state folder")
+    parser.add_argument("--config", type=Path, required=True, help="the settings' file")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
