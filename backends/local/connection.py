@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from backends.local.frames import FrameError, FrameReader, encode_frame
 from backends.local.generation import EngineRefused, Generation, Submission
@@ -101,8 +101,7 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport (asyncio calls this)."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's transports are no subclass of it
 
     def data_received(self, data: bytes) -> None:
         """Hand out what came (asyncio calls this); a connection that sends nonsense is closed."""
