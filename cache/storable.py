@@ -41,12 +41,19 @@ def _why_incomplete(call: Call, events: Sequence[Event]) -> str | None:
     deltas = [event for event in events if isinstance(event, Delta)]
     if not any(delta.text or delta.data is not None for delta in deltas):
         return "empty"
+    if call.kind is Kind.EMBEDDING:
+        num_vectors = sum(len(delta.data) for delta in deltas if isinstance(delta.data, list))
+        return "incomplete" if num_vectors < _num_inputs(call, "input") else None
     if call.kind not in _GENERATING:
         return None
-    if (
-        not {delta.choice for delta in deltas} <= finish.reasons.keys()
-        or len(finish.reasons) < call.request.num_choices
-    ):
+    num_choices = call.request.num_choices * (_num_inputs(call, "prompt") if call.kind is Kind.COMPLETION else 1)
+    if not {delta.choice for delta in deltas} <= finish.reasons.keys() or len(finish.reasons) < num_choices:
         return "incomplete"
     unfit = sorted(set(finish.reasons.values()) - _COMPLETE)
     return f"finish_{unfit[0]}" if unfit else None
+
+
+def _num_inputs(call: Call, field: str) -> int:
+    """Count the texts of a field that holds one text, one list of token ids, or a list of either."""
+    value = call.request.fields.get(field)
+    return len(value) if isinstance(value, list) and value and not isinstance(value[0], int) else 1

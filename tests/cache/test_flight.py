@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cache.exact import ExactCache
 from cache.memory_store import MemoryStore
@@ -382,3 +385,74 @@ async def test_a_slow_reader_stalls_the_others_for_a_bounded_time_and_is_then_cu
 
     with pytest.raises(StreamBroken, match="too slowly"):
         await rest_of(slow)
+
+
+# --- any coming and going ---
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """A reader that comes, reads and leaves after so many steps of the event loop or events."""
+
+    comes_after: int
+    pause: int
+    leaves_after: int | None
+
+
+VISITORS = st.builds(
+    Visitor,
+    comes_after=st.integers(0, 60),
+    pause=st.integers(0, 4),
+    leaves_after=st.none() | st.integers(1, 20),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(VISITORS, min_size=1, max_size=6), st.sampled_from([500, 3000, 10**6]), st.booleans())
+def test_however_readers_come_and_go_each_gets_the_answer_from_its_start(
+    visitors: list[Visitor], max_bytes: int, is_broken: bool
+) -> None:
+    whole = text_of(LONG[:30])
+    core = Scripted((*LONG[:30], BackendUnavailable("gone") if is_broken else Finish()))
+
+    async def run() -> None:
+        layer = an_exact_cache(bounds=replace(PATIENT, max_recording_bytes=max_bytes, patience_s=20.0))
+        seen = await asyncio.gather(*(_visit(compose([layer], _in_steps(core)), visitor) for visitor in visitors))
+        await layer.aclose()
+
+        for visitor, events in zip(visitors, seen, strict=True):
+            assert whole.startswith(text_of(events))
+            if visitor.leaves_after is None:
+                assert text_of(events) == whole
+                assert isinstance(events[-1], Finish) is not is_broken
+        assert core.num_open == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def _in_steps(core: Handler) -> Handler:
+    """Let others run before each event."""
+
+    async def handler(call: Call, /) -> AsyncGenerator[Event, None]:
+        async with aclosing(core(call)) as events:
+            async for event in events:
+                await asyncio.sleep(0)
+                yield event
+
+    return handler
+
+
+async def _visit(handler: Handler, visitor: Visitor) -> list[Event]:
+    for _ in range(visitor.comes_after):
+        await asyncio.sleep(0)
+    seen: list[Event] = []
+    with contextlib.suppress(BackendUnavailable):
+        async with aclosing(handler(a_call())) as events:
+            async for event in events:
+                seen.append(event)
+                if len(seen) == visitor.leaves_after:
+                    break
+                for _ in range(visitor.pause):
+                    await asyncio.sleep(0)
+    return seen

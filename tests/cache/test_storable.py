@@ -44,7 +44,7 @@ def test_no_other_finish_is_stored(reason: str) -> None:
 
 
 def test_one_cut_choice_spoils_the_answer() -> None:
-    events = [START, TEXT, Delta(1, text="x"), Finish({0: "stop", 1: "length"})]
+    events: list[Event] = [START, TEXT, Delta(1, text="x"), Finish({0: "stop", 1: "length"})]
 
     assert why_not_stored(a_call(n=2), events) == "finish_length"
 
@@ -66,6 +66,28 @@ def test_a_partial_answer_is_not_stored(events: list[Event]) -> None:
 
 def test_a_choice_that_never_came_makes_it_partial() -> None:
     assert why_not_stored(a_call(n=2), [START, TEXT, Finish({0: "stop"})]) == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "num_choices"),
+    [("one", 1), ([1, 2, 3], 1), (["one", "two"], 2), ([[1, 2], [3]], 2)],
+)
+def test_every_prompt_of_a_list_must_have_its_answers(prompt: Any, num_choices: int) -> None:
+    call = a_call(kind=Kind.COMPLETION, prompt=prompt, n=2)
+
+    for num_finished in range(1, num_choices * 2 + 1):
+        reasons = {choice: "stop" for choice in range(num_finished)}
+        is_whole = num_finished == num_choices * 2
+        assert why_not_stored(call, [START, TEXT, Finish(reasons)]) == (None if is_whole else "incomplete")
+
+
+@pytest.mark.parametrize(("input", "num_vectors"), [("one", 1), ([1, 2, 3], 1), (["one", "two"], 2), ([[1], [2]], 2)])
+def test_every_input_of_a_list_must_have_its_vector(input: Any, num_vectors: int) -> None:
+    call = a_call(kind=Kind.EMBEDDING, input=input)
+    vectors: list[dict[str, Any]] = [{"index": index, "embedding": [0.5]} for index in range(num_vectors)]
+
+    assert why_not_stored(call, [START, Delta(part=Part.PAYLOAD, data=vectors), Finish({})]) is None
+    assert why_not_stored(call, [START, Delta(part=Part.PAYLOAD, data=vectors[1:]), Finish({})]) == "incomplete"
 
 
 def test_an_empty_answer_is_not_stored() -> None:

