@@ -96,6 +96,8 @@ class Channel:
 
     async def decide(self) -> None:
         """Let every check look at all of the text, releasing nothing. Raises `Blocked`."""
+        if self.is_empty:
+            return
         shadow = normalise(self._buffer, is_json=self._is_json)
         for scan in self._scans:
             await self._scan(scan, shadow, limit=len(shadow.text) + 1, end=len(shadow.text))
@@ -158,7 +160,7 @@ class Channel:
 
     def _cut(self, piece: _Piece) -> Delta | None:
         start, end = self._released, self._released + piece.length
-        if not any(edit.start < end and edit.end > start for edit in self._edits):
+        if start == end or not any(edit.start < end and edit.end > start for edit in self._edits):
             return piece.event
         return with_text(piece.event, edited(self._buffer, self._edits, start=start, end=end))
 

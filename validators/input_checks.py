@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from orchestration.core import Call, Event, Handler, Request
+from orchestration.core.errors import CheckUnavailable, InvalidRequest
 from validators.check import Context, Outcome, Stage, Subject
 from validators.edits import Edit, edited, merged, on_original
 from validators.policy import Rule, Tally
@@ -40,10 +41,7 @@ class InputChecks:
 
 
 async def _checked(request: Request, rules: Sequence[Rule], tally: Tally) -> Request:
-    ids = token_ids_of(request)
-    if ids is not None:
-        for rule in rules:
-            tally.miss(rule, reason="token ids cannot be read", param=ids)
+    _refuse_token_ids(request, rules, tally)
     texts = texts_of(request)
     edits: list[list[Edit]] = [[] for _ in texts]
     for rank, rule in enumerate(rules):
@@ -54,6 +52,19 @@ async def _checked(request: Request, rules: Sequence[Rule], tally: Tally) -> Req
     }
     await _check_shape([rule for rule in rules if rule.check.subject is Subject.SHAPE], texts, changes, tally)
     return with_texts(request, changes) if changes else request
+
+
+def _refuse_token_ids(request: Request, rules: Sequence[Rule], tally: Tally) -> None:
+    """Note for every check that it cannot read token ids; raises `InvalidRequest` where one fails closed."""
+    field = token_ids_of(request)
+    if field is None:
+        return
+    for rule in rules:
+        try:
+            tally.miss(rule, reason="token ids cannot be read")
+        except CheckUnavailable as exc:
+            message = f"{field} holds token ids, which the check '{rule.check.name}' cannot read: send text."
+            raise InvalidRequest(message, param=field, code="token_ids_not_checked") from exc
 
 
 async def _check_content(

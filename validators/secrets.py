@@ -42,13 +42,16 @@ SHAPES = (
     Shape("JSON web token", r"(?:\b|_)eyJ(?:hbGciO|0eXAiO|raWQiO|qa3UiO|lbmMiO|jdHkiO)[0-9A-Za-z_-]{10,100}", 110),
 )
 
-LONGEST_TAIL = 120
+LONGEST_RUN = 120
+LONGEST_TAIL = 128
+_GAP = r"(?:\s|\\[nr])"
 TAIL = (
     # The rest of a run of token characters, or the next part of a dotted token.
-    rf"[0-9A-Za-z_+/=-]{{1,{LONGEST_TAIL}}}|\.[0-9A-Za-z_-]{{8,{LONGEST_TAIL - 1}}}"
-    # A line of a key's body (no word of prose is that long), or its last one.
-    r"|\s{1,3}[0-9A-Za-z+/]{40,80}={0,2}"
-    r"|\s{0,3}[0-9A-Za-z+/]{0,60}={0,2}\s{0,3}-----END [A-Z0-9 ]{0,20}KEY[A-Z ]{0,6}-----"
+    rf"[0-9A-Za-z_+/=-]{{1,{LONGEST_RUN}}}|\.[0-9A-Za-z_-]{{8,{LONGEST_RUN}}}"
+    # A line of a key's body (no word of prose is that long) or of its header, or the last one.
+    rf"|{_GAP}{{1,4}}[0-9A-Za-z+/]{{40,80}}={{0,2}}"
+    rf"|{_GAP}{{1,4}}(?:Proc-Type|DEK-Info|Comment|Version): [^\r\n]{{1,80}}"
+    rf"|{_GAP}{{0,4}}[0-9A-Za-z+/]{{0,60}}={{0,2}}{_GAP}{{0,4}}-----END [A-Z0-9 ]{{0,16}}KEY[A-Z ]{{0,6}}-----"
 )
 """What belongs to a secret when it stands right behind one: a match is bounded, the secret itself is not."""
 

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from validators.shadow import DIACRITICS, IGNORABLE, LATE_STARTERS, normalise
 
-INTERESTING = "ae\u0301\u0300\u200b\u202e\ufeff\ufb03\uff41\uff76\uff9e\u1100\u1161\u11a8\uac00\u09c7\u09be\u00bd\u3164\U0001d400\u0345\u0323"
+INTERESTING = (
+    "ae\u0301\u0300\u200b\u202e\ufeff\ufb03\uff41\uff76\uff9e"
+    "\u1100\u1161\u11a8\uac00\u09c7\u09be\u00bd\u3164\U0001d400\u0345\u0323"
+)
 mixed = st.text(alphabet=st.sampled_from(INTERESTING), max_size=20) | st.text(max_size=20)
 
 surrogates = st.text(alphabet=st.sampled_from("ae\ud834\udd65\udb40\udc01\u0301"), max_size=8)
