@@ -113,6 +113,7 @@ class ExactCache:
 
     async def _find_answer(self, key: str, call: Call) -> AsyncGenerator[Event, None] | None:
         """Look for a flight to join, then for an entry, then for a flight that began meanwhile."""
+        call.notes.cache.status = CacheStatus.MISS
         flight = self._find_flight(key, call)
         if flight is None:
             entry = await self._look_up_until_quiet(key, call)
@@ -150,7 +151,6 @@ class ExactCache:
     async def _look_up(self, key: str, call: Call) -> Entry | None:
         """Return a usable entry, or note why there is none."""
         note = call.notes.cache
-        note.status = CacheStatus.MISS
         try:
             packed = await self._store.get(key)
             entry = None if packed is None else await _unpack(key, packed)

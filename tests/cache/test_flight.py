@@ -141,13 +141,15 @@ async def test_an_error_reaches_every_reader() -> None:
 async def test_an_error_before_content_reaches_every_reader_before_content() -> None:
     layer, core = an_exact_cache(), Scripted((BackendUnavailable("refused"),))
     gate = core.hold_at(0)
-    tasks = [asyncio.create_task(answer(layer, core, a_call(f"c{i}"))) for i in range(3)]
+    calls = [a_call(f"c{i}") for i in range(3)]
+    tasks = [asyncio.create_task(answer(layer, core, call)) for call in calls]
     await core.reached[0].wait()
     gate.set()
 
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
 
     assert [str(outcome) for outcome in outcomes] == ["refused"] * 3
+    assert {call.notes.cache.status for call in calls} == {CacheStatus.MISS}
 
 
 @pytest.mark.parametrize(
