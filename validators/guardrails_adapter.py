@@ -25,6 +25,9 @@ def silence() -> None:
     logging.getLogger("guardrails").setLevel(logging.WARNING)
 
 
+_LINE_END = re.compile(r"(\r\n|\r|\n)")
+
+
 class Adapter:
     """One validator, ready to look at texts, one at a time: validators may keep state between their own lines.
 
@@ -44,8 +47,10 @@ class Adapter:
     def check(self, text: str) -> Verdict:
         """Run the validator; blocks for as long as it takes. What it raises is the caller's to answer."""
         is_content = self._known.subject is Subject.CONTENT
-        # Line validators append a newline of their own, with a warning, where a text has none.
-        result = self._validator.validate(text + "\n" if is_content else text, {})
+        # Validators of lines append a newline, with a warning, where a text has none, and turn every line end into \n
+        # by way of a temporary file: done here, it can be undone.
+        value = _LINE_END.sub("\n", text) + "\n" if is_content else text
+        result = self._validator.validate(value, {})
         if result.outcome == "pass":
             return PASSED
         spans = _spans(text, getattr(result, "fix_value", None), by_line=is_content) if self._known.rewrites else ()
@@ -58,8 +63,7 @@ def _spans(text: str, fix: Any, *, by_line: bool) -> tuple[Span, ...]:
         return ()
     if not by_line:
         return () if len(fix) > len(text) else _changed(text, fix, 0)
-    lines, fixed = re.split(r"(\r\n|\r|\n)", text), fix.removesuffix("\n").split("\n")
-    # The validator's temporary file turned every line end into \n: only what is between them is compared.
+    lines, fixed = _LINE_END.split(text), fix.removesuffix("\n").split("\n")
     if len(fixed) != (len(lines) + 1) // 2:
         return _changed(text, fix.removesuffix("\n"), 0)
     spans: list[Span] = []

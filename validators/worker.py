@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from orchestration.core.lifeline import follow_supervisor, report
 from orchestration.core.rpc import RpcServer
 from validators.check import Verdict
+from validators.guardrails_table import checked_options
 
 if TYPE_CHECKING:
     from validators.guardrails_adapter import Adapter
@@ -118,6 +119,8 @@ async def serve(path: Path, checks: Sequence[Mapping[str, Any]]) -> None:
     """Load the checks, listen on `path` until SIGTERM or SIGINT, and answer."""
     begun = time.monotonic()
     bench = Bench()
+    for spec in checks:  # a wrong one is named before the seconds that the import takes
+        checked_options(spec["check"], spec.get("options") or {})
     report("progress", what="guardrails checks", done=0, total=len(checks))
     for done, spec in enumerate(checks, start=1):
         bench.load(spec["check"], spec.get("options") or {})
