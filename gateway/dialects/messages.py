@@ -38,17 +38,15 @@ def _check_message(name: str, message: Any) -> None:
     elif role != "assistant" or all(message.get(field) is None for field in _SAYS_WITHOUT_CONTENT):
         raise _missing(f"{name}.content")
     if len(message) > 2 or content is None:
-        _check_rest(name, role, message)
+        _check_rest(name, message)
 
 
-def _check_rest(name: str, role: str, message: Mapping[str, Any]) -> None:
-    for field in ("name", "refusal", "reasoning_content"):
+def _check_rest(name: str, message: Mapping[str, Any]) -> None:
+    for field in ("name", "refusal", "reasoning_content", "tool_call_id"):
         if message.get(field) is not None:
             check.string(f"{name}.{field}", message[field])
-    if role == "assistant" and message.get("tool_calls") is not None:
+    if message.get("tool_calls") is not None:
         _check_tool_calls(f"{name}.tool_calls", message["tool_calls"])
-    if role == "tool" and message.get("tool_call_id") is not None:
-        check.string(f"{name}.tool_call_id", message["tool_call_id"])
 
 
 def _check_content(name: str, content: Any) -> None:
@@ -88,6 +86,7 @@ def _check_tool_calls(name: str, calls: Any) -> None:
         check.json_object(at, call)
         _check_inner(at, call, "id", check.string)
         if call.get("type", "function") != "function":
+            check.string(f"{at}.type", call["type"])
             continue
         _check_inner(at, call, "function", check.json_object)
         _check_inner(f"{at}.function", call["function"], "name", check.string)

@@ -89,7 +89,7 @@ async def served(parts: AppParts) -> AsyncIterator[int]:
             for listener in server.servers:
                 listener.close()
             for connection in list(server.server_state.connections):
-                connection.transport.abort()  # type: ignore[union-attr]
+                connection.transport.abort()
             async with asyncio.timeout(5):
                 await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
 
