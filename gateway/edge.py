@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 from gateway.access import Gatekeeper
 from gateway.endpoints.generation import fault_of
 from gateway.error_body import error_body, error_headers, status_of
-from gateway.exchange import Exchange, Message, Receive, Scope, Send
-from gateway.http_errors import BodyStalled, ClientLeft, MethodNotAllowed
+from gateway.exchange import Exchange, Message, Receive, Scope, Send, headers_of
+from gateway.http_errors import BodyStalled, ClientLeft, MethodNotAllowed, Stopping
 from gateway.metrics import Metrics
 from orchestration.core.errors import BodyTooLarge, LaminaError
 
@@ -61,17 +62,24 @@ class Edge:
             await self._dispatch(exchange)
         except ClientLeft:
             exchange.status = CLIENT_LEFT
+        except asyncio.CancelledError:
+            error = Stopping("The gateway is being stopped; try again.")
+            exchange.status = error.status
+            if not exchange.is_started:
+                await _refuse(exchange, error)
+            raise
         except LaminaError as exc:
             await _refuse(exchange, exc)
         except Exception as exc:  # the edge: nothing that failed here may end as a closed connection
-            error = fault_of(exc, exchange.id)
+            fault = fault_of(exc, exchange.id)
             if not exchange.is_started:
-                await _refuse(exchange, error)
+                await _refuse(exchange, fault)
         finally:
             self._metrics.observe(exchange)
 
     async def _dispatch(self, exchange: Exchange) -> None:
-        path = exchange.scope["path"]
+        # FastAPI looks at what follows the root path, so the edge has to as well: it guards the admin side.
+        path = exchange.scope["path"].removeprefix(exchange.scope.get("root_path", ""))
         label, endpoint = self._find(path)
         if endpoint is None:
             await self._pass_on(exchange, path)
@@ -110,9 +118,9 @@ class Edge:
 
     async def _pass_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._gatekeeper.check_site(dict(scope["headers"]))
-            if scope["path"].startswith("/admin"):
-                self._gatekeeper.check_admin(dict(scope["headers"]))
+            headers = headers_of(scope)
+            self._gatekeeper.check_site(headers)
+            self._gatekeeper.check_admin(headers)
         except LaminaError:
             await send({"type": "websocket.close", "code": 1008})
             return

@@ -53,7 +53,7 @@ class Exchange:
         self.receive = receive
         self.send = send
         self._lock = asyncio.Lock()
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.headers = headers_of(scope)
         self.id = scope[CALL_KEY] = new_ulid()
         self.request_id = request_id_of(self.headers) or self.id
         self.notes = Notes()
@@ -133,3 +133,12 @@ class Exchange:
                     message = await self.receive()
         except TimeoutError:
             return
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers by name; several of one name are one list, as RFC 9110 says."""
+    fields: list[tuple[bytes, bytes]] = scope["headers"]
+    headers = dict(fields)
+    if len(headers) == len(fields):
+        return headers
+    return {name: b", ".join(value for other, value in fields if other == name) for name in headers}

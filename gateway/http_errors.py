@@ -25,5 +25,13 @@ class BodyStalled(LaminaError):
     code = "request_timeout"
 
 
+class Stopping(LaminaError):
+    """The gateway is being stopped, and the time for calls in flight to end is over."""
+
+    status = 503
+    type = "server_error"
+    code = "shutting_down"
+
+
 class ClientLeft(Exception):
     """The client closed its connection: nobody is left to answer, so this is no error to answer with."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from gateway.access import Gatekeeper
 from gateway.body import read_body
@@ -14,7 +14,7 @@ from gateway.dialects.sse import HEADERS, KEEP_ALIVE
 from gateway.error_body import fault_error, status_of
 from gateway.exchange import Exchange
 from gateway.headers import controls_of
-from gateway.http_errors import ClientLeft
+from gateway.http_errors import ClientLeft, Stopping
 from gateway.metrics import Metrics
 from orchestration.core import Call, Finish, Handler
 from orchestration.core.errors import BackendError, LaminaError, ServerError
@@ -103,16 +103,23 @@ class _Stream:
         """Write the stream to its end; an error after the head was sent ends it with an error frame."""
         try:
             end = await self._write_events(handler, call)
-        except Exception as exc:  # the head may be out: only this frame can still tell the client
-            self.is_waiting = False
+        except asyncio.CancelledError:
+            if self._exchange.is_started:
+                with suppress(TimeoutError):  # a reader that does not read must not hold up the stop
+                    async with asyncio.timeout(1.0):
+                        await self._break_off(Stopping("The gateway is being stopped."))
+            raise
+        except Exception as exc:  # the head may be out: only an error frame can still tell the client
             if not self._exchange.is_started:
                 raise
-            error = exc if isinstance(exc, LaminaError) else fault_of(exc, call.id)
-            end = self._encoder.encode_error(error)
-            await self._exchange.send_piece(end, is_last=True)
-            self._exchange.status = status_of(error)
+            await self._break_off(exc if isinstance(exc, LaminaError) else fault_of(exc, call.id))
         else:
             await self._exchange.send_piece(end, headers=HEADERS, is_last=True)
+
+    async def _break_off(self, error: LaminaError) -> None:
+        self.is_waiting = False
+        await self._exchange.send_piece(self._encoder.encode_error(error), is_last=True)
+        self._exchange.status = status_of(error)
 
     async def _write_events(self, handler: Handler, call: Call) -> bytes:
         """Write all but the end, which is returned: the layers have then finished their part of the call."""

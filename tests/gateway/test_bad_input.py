@@ -34,6 +34,10 @@ def _user(content: Any) -> dict[str, Any]:
     return _says(role="user", content=content)
 
 
+def _completion(**fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "prompt": "Hi", **fields}
+
+
 BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": "Hi"}]}, "model"),
     (chat(model=None), "model"),
@@ -132,30 +136,25 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
 BAD_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "Hi"}, "model"),
     ({"model": "tiny"}, "prompt"),
-    *(
-        ({"model": "tiny", "prompt": "Hi", **fields}, param)
-        for fields, param in [
-            ({"prompt": None}, "prompt"),
-            ({"prompt": ""}, "prompt"),
-            ({"prompt": []}, "prompt"),
-            ({"prompt": 7}, "prompt"),
-            ({"prompt": ["a", ""]}, "prompt[1]"),
-            ({"prompt": ["a", 7]}, "prompt[1]"),
-            ({"prompt": [1, "a"]}, "prompt"),
-            ({"prompt": [-1]}, "prompt"),
-            ({"prompt": [True]}, "prompt[0]"),
-            ({"prompt": [[]]}, "prompt[0]"),
-            ({"prompt": [[1], "a"]}, "prompt[1]"),
-            ({"max_tokens": 0}, "max_tokens"),
-            ({"n": 0}, "n"),
-            ({"logprobs": True}, "logprobs"),
-            ({"logprobs": 21}, "logprobs"),
-            ({"echo": "no"}, "echo"),
-            ({"suffix": 1}, "suffix"),
-            ({"stop": ""}, "stop"),
-            ({"stream_options": {}}, "stream_options"),
-        ]
-    ),
+    (_completion(prompt=None), "prompt"),
+    (_completion(prompt=""), "prompt"),
+    (_completion(prompt=[]), "prompt"),
+    (_completion(prompt=7), "prompt"),
+    (_completion(prompt=["a", ""]), "prompt[1]"),
+    (_completion(prompt=["a", 7]), "prompt[1]"),
+    (_completion(prompt=[1, "a"]), "prompt"),
+    (_completion(prompt=[-1]), "prompt"),
+    (_completion(prompt=[True]), "prompt[0]"),
+    (_completion(prompt=[[]]), "prompt[0]"),
+    (_completion(prompt=[[1], "a"]), "prompt[1]"),
+    (_completion(max_tokens=0), "max_tokens"),
+    (_completion(n=0), "n"),
+    (_completion(logprobs=True), "logprobs"),
+    (_completion(logprobs=21), "logprobs"),
+    (_completion(echo="no"), "echo"),
+    (_completion(suffix=1), "suffix"),
+    (_completion(stop=""), "stop"),
+    (_completion(stream_options={}), "stream_options"),
 ]
 
 BAD_EMBEDDINGS: list[tuple[dict[str, Any], str]] = [

@@ -45,14 +45,14 @@ def base_url() -> Iterator[str]:
         thread.join()
 
 
-@schema.parametrize()
+@schema.parametrize()  # type: ignore[untyped-decorator]  # schemathesis leaves it untyped
 @settings(max_examples=5, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 def test_server_does_what_its_document_says(case: schemathesis.Case, base_url: str) -> None:
     _check(case, base_url)
 
 
 @pytest.mark.long
-@schema.parametrize()
+@schema.parametrize()  # type: ignore[untyped-decorator]  # schemathesis leaves it untyped
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 def test_server_does_what_its_document_says_at_length(case: schemathesis.Case, base_url: str) -> None:
     _check(case, base_url)
