@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from logging_layer.answer import Answer
-from logging_layer.codec import digest
-from logging_layer.content import ContentMode, fits, masked, redact
+from logging_layer.codec import encode
+from logging_layer.content import ContentMode, masked, redact
 from logging_layer.record import CallRecord, Content, Failure, Outcome, Phase
 from logging_layer.stages import SPANS
 from orchestration.core import Call, Delta, Event, Finish, Handler, Notes
@@ -129,7 +130,7 @@ class CallLog:
             user=_text(request.fields.get("user")) if is_full else None,
             session=_session(request.fields) if is_full else None,
             controls=call.controls,
-            cache=replace(notes.cache, candidates=list(notes.cache.candidates)),
+            cache=notes.cache,  # no copy: the spool writes the record at once
             checks=tuple(notes.checks),
             attempts=tuple(notes.attempts),
             stages_ms={**_times_before_next(spans), **notes.stages_ms},
@@ -141,14 +142,15 @@ class CallLog:
     def _content(self, call: Call, answer: Answer) -> tuple[Content, str]:
         """Give the content as the mode allows, and the hash of the request as it came."""
         try:
-            request_hash = digest(call.request.fields)
+            canonical = encode(call.request.fields, is_canonical=True)
         except ValueError:  # nested so deeply that it cannot be written
             return Content(mode=self._mode, left_out=("request: nested too deeply",)), ""
+        request_hash = hashlib.sha256(canonical).hexdigest()
         if self._mode is ContentMode.NONE:
             return Content(mode=self._mode), request_hash
         left_out = ["answer: too long"] if answer.is_truncated else []
         request: Mapping[str, Any] | None = call.request.fields
-        if not fits(request, max_bytes=self._max_content_bytes):
+        if len(canonical) > self._max_content_bytes:
             request = None
             left_out.append("request: too long")
         return Content(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from typing import Any
 
@@ -27,11 +26,6 @@ def decode(data: bytes | str) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         return json.loads(data)
-
-
-def digest(value: Any) -> str:
-    """Hash a value's canonical JSON: equal values have equal hashes, however their keys were ordered."""
-    return hashlib.sha256(encode(value, is_canonical=True)).hexdigest()
 
 
 def _encode_slowly(value: Any, *, is_canonical: bool) -> bytes:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from logging_layer.codec import encode
-
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _WORDS = frozenset(
     [
@@ -104,14 +102,6 @@ def masked(value: Any, mask: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return [masked(item, mask) for item in value]
     return value
-
-
-def fits(value: Any, *, max_bytes: int) -> bool:
-    """Tell whether a value can be written as JSON of at most `max_bytes`."""
-    try:
-        return len(encode(value)) <= max_bytes
-    except ValueError:
-        return False
 
 
 def _hidden(value: Any, key: Any = None) -> Any:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SUFFIX = ".seg"
-_CHECK_LENGTH = 9  # eight digits and a space
+CHECK_LENGTH = 9
+"""How many bytes stand before a line's JSON: eight digits and a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _checked(line: bytes) -> bytes | None:
-    data = line[_CHECK_LENGTH:-1]
+    data = line[CHECK_LENGTH:-1]
     try:
         is_whole = int(line[:8], 16) == zlib.crc32(data)
     except ValueError:

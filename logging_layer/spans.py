@@ -94,7 +94,7 @@ class _Trace:
             "lamina.worker": record["worker"],
             "lamina.overhead_ms": record["overhead_ms"],
             "lamina.degraded": list(record["degraded"]) or None,
-            **{f"lamina.stage_ms.{name}": value for name, value in record["stages_ms"].items()},
+            **({} if record["spans"] else {f"lamina.stage_ms.{name}": ms for name, ms in record["stages_ms"].items()}),
             **self._tags(),
             **_texts(record),
         }

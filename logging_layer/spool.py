@@ -34,6 +34,7 @@ class SpoolLimits:
     sync_every_s: float = 0.05
     retry_s: float = 0.5
     close_timeout_s: float = 10.0
+    loss_shown_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class Spool:
         self._unsynced: list[bytes] = []
         self._held_bytes = 0
         self._counts = SpoolCounts()
+        self._lost_at = 0.0
         self._told = (0, 0)
         self._problem: str | None = None
         self._is_closing = False
@@ -85,6 +87,7 @@ class Spool:
                 data = record.without_content("the spool is behind").to_json()
             if not data or self._is_closing or self._is_full(len(data), share=1.0):
                 self._counts.lost += 1
+                self._lost_at = time.monotonic()
                 return
             self._counts.contents_dropped += is_bare
             self._counts.appended += 1
@@ -103,12 +106,13 @@ class Spool:
             await asyncio.to_thread(self._thread.join, self._limits.close_timeout_s + 1.0)
 
     async def check_health(self) -> str | None:
-        """Say why records are not durable or were lost; None where all is well."""
+        """Say why records are not durable, or that some were lost of late; None where all is well."""
         if self._problem is not None:
             return f"the call log cannot be written: {self._problem}"
         if not self._thread.is_alive():
             return "the call log's writer does not run"
-        return f"{self._counts.lost} call records were lost" if self._counts.lost else None
+        is_recent = time.monotonic() - self._lost_at < self._limits.loss_shown_s
+        return f"{self._counts.lost} call records were lost" if self._counts.lost and is_recent else None
 
     def counts(self) -> dict[str, int]:
         """Count what this process appended, made durable and lost."""
@@ -179,10 +183,11 @@ class Spool:
 
     def _sync(self) -> None:
         self._writer.sync()
+        num_records, size_bytes = sum(map(_is_record, self._unsynced)), sum(map(len, self._unsynced))
         with self._changed:
             self._problem = None
-            self._counts.synced = self._counts.appended - sum(map(_is_record, self._waiting))
-            self._held_bytes -= sum(map(len, self._unsynced))
+            self._counts.synced += num_records
+            self._held_bytes -= size_bytes
             self._unsynced.clear()
             self._changed.notify_all()
 
@@ -209,4 +214,4 @@ class Spool:
 
 
 def _is_record(line: bytes) -> bool:
-    return not line[9:].startswith(b'{"lost":')
+    return not line.startswith(b'{"lost":', segment.CHECK_LENGTH)

@@ -74,7 +74,12 @@ def mlflow_starting(request: pytest.FixtureRequest) -> Iterator[Mlflow | None]:
                 *("--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"),
                 *("--artifacts-destination", f"{folder}/artifacts"),
             ],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "MLFLOW_DISABLE_TELEMETRY": "true",
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # a second process of 250 MB that nothing here uses
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logging_layer.codec import decode
@@ -41,13 +41,13 @@ async def send(mlflow: Mlflow, experiment: str, *records: CallRecord) -> None:
 
 
 async def test_every_call_is_one_trace_however_often_it_is_sent(mlflow: Mlflow) -> None:
-    records = await make_records(120)
+    records = await make_records(40)
 
     await send(mlflow, "many", *records)
-    await send(mlflow, "many", *records[:30])
+    await send(mlflow, "many", *records[:10])
 
     traces = mlflow.traces("many")
-    assert len(traces) == 120
+    assert len(traces) == 40
     assert {trace["tags"]["lamina.call"] for trace in traces} == {record.id for record in records}
 
 
@@ -115,6 +115,35 @@ async def test_nobody_there_is_a_sink_that_is_down() -> None:
     await sink.aclose()
 
 
+async def test_a_batch_that_takes_too_long_is_made_smaller() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET"):
+            body = b'{"experiment": {"experiment_id": "7"}}'
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body))
+        else:
+            await reader.read()  # until the client gives up
+        writer.close()
+        await writer.wait_closed()
+        num_served.release()
+
+    num_served = asyncio.Semaphore(0)
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sink = MlflowSink(f"http://127.0.0.1:{port}", experiment="x", timeout_s=0.2)
+    first = sink.max_records
+
+    with pytest.raises(SinkDown, match="took too long for 1 traces"):
+        await sink.send([shipped(await make_record())])
+
+    assert sink.max_records == first // 2
+    await sink.aclose()
+    for _ in range(2):
+        await num_served.acquire()
+    server.close()
+    await server.wait_closed()
+
+
 async def test_what_is_left_out_is_counted_and_what_went_wrong_is_not(mlflow: Mlflow, tmp_path: Path) -> None:
     async def blocking(call: Call, /) -> AsyncGenerator[Event, None]:
         raise Blocked("no")
@@ -141,6 +170,7 @@ async def test_what_is_left_out_is_counted_and_what_went_wrong_is_not(mlflow: Ml
     await shipper.aclose()
 
 
+@settings(deadline=None)  # others use this machine too
 @given(st.integers(0, 10**6).map(str), st.floats(0, 1))
 def test_a_draw_is_the_same_again_and_grows_with_the_rate(call_id: str, rate: float) -> None:
     record = {"id": call_id, "outcome": "answered", "cache": {"threshold": None}}

@@ -65,19 +65,19 @@ async def stats_once(client: RpcClient, name: str, value: float) -> dict[str, An
 async def test_calls_become_as_many_rows_and_traces_and_sigterm_waits_for_them(
     mlflow: Mlflow, tmp_path: Path, short_folder: Path
 ) -> None:
-    spool = await filled(tmp_path / "spool", 40)
+    spool = await filled(tmp_path / "spool", 12)
     url = f"sqlite:///{tmp_path}/lamina.db"
     flags = ["--spool", tmp_path / "spool", "--database", url, "--mlflow", mlflow.uri, "--experiment", "process"]
     async with shipping(*flags, "--drain-s", 50) as process:
-        for record in await make_records(20):
+        for record in await make_records(8):
             spool.append(record)
         await spool.aclose()
         process.terminate()
 
         assert await end(process) == 0
 
-    assert count(url) == 60
-    assert len(mlflow.traces("process")) == 60
+    assert count(url) == 20
+    assert len(mlflow.traces("process")) == 20
     assert list_segments(tmp_path / "spool") == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -290,3 +291,13 @@ async def test_sql_that_is_away_is_a_sink_that_is_down(tmp_path: Path) -> None:
 def test_a_database_that_cannot_be_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match=r"database|postgresql"):
         SqlSink(url)
+
+
+def test_no_file_of_ours_imports_mlflow() -> None:
+    folder = Path(segment.__file__).parents[1]
+    ours = ["gateway", "cache", "validators", "orchestration", "logging_layer", "backends", "lab"]
+    sources = [path for name in ours for path in (folder / name).rglob("*.py")]
+
+    importing = re.compile(r"^\s*(import|from) mlflow\b", re.MULTILINE)
+
+    assert [path for path in sources if importing.search(path.read_text())] == []

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logging_layer import segment
@@ -192,6 +192,7 @@ async def test_the_folder_and_its_files_are_for_their_owner_alone(tmp_path: Path
     assert [path.stat().st_mode & 0o077 for path in paths] == [0, 0]
 
 
+@settings(deadline=None)  # others use this machine too
 @given(st.lists(st.binary(min_size=1, max_size=40).filter(lambda data: b"\n" not in data), max_size=6), st.data())
 def test_a_segment_cut_anywhere_reads_as_its_whole_lines(
     tmp_path_factory: pytest.TempPathFactory, datas: list[bytes], draw: st.DataObject
