@@ -7,6 +7,7 @@ and calls `prometheus_client.multiprocess.mark_process_dead(pid)` when one has d
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -34,48 +35,56 @@ class Metrics:
         self._folder = folder
         self._registry = CollectorRegistry()
         registry = self._registry
-        self._requests = Counter(
+        requests = Counter(
             "lamina_requests",
             "Requests by how they ended: the status (499: the client left; of a broken stream the error's).",
             ["endpoint", "model", "status", "cache"],
             registry=registry,
         )
-        self._durations = Histogram(
+        durations = Histogram(
             "lamina_request_duration_seconds",
             "From the request's head to the reply's end.",
             ["endpoint", "cache"],
             buckets=_DURATIONS_S,
             registry=registry,
         )
-        self._overheads = Histogram(
+        overheads = Histogram(
             "lamina_overhead_seconds",
             "Time to the first event less the time that backends took.",
             ["endpoint", "cache"],
             buckets=_OVERHEADS_S,
             registry=registry,
         )
-        self._first_events = Histogram(
+        first_events = Histogram(
             "lamina_time_to_first_event_seconds",
             "From the request's head to the answer's first event.",
             ["endpoint", "cache"],
             buckets=_DURATIONS_S,
             registry=registry,
         )
-        self._running = Gauge(
+        running = Gauge(
             "lamina_requests_in_flight",
             "Calls that are being answered now.",
             ["endpoint"],
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self._tokens = Counter(
+        tokens = Counter(
             "lamina_tokens", "Tokens of answers, as their backends counted.", ["model", "type"], registry=registry
         )
+
+        # `labels` costs more than counting does; its values come from closed lists, so these caches are bounded.
+        self._requests = functools.cache(requests.labels)
+        self._durations = functools.cache(durations.labels)
+        self._overheads = functools.cache(overheads.labels)
+        self._first_events = functools.cache(first_events.labels)
+        self._running = functools.cache(running.labels)
+        self._tokens = functools.cache(tokens.labels)
 
     @contextmanager
     def in_flight(self, endpoint: str) -> Iterator[None]:
         """Count a call as running meanwhile."""
-        gauge = self._running.labels(endpoint)
+        gauge = self._running(endpoint)
         gauge.inc()
         try:
             yield
@@ -86,16 +95,16 @@ class Metrics:
         """Count a request that has ended."""
         endpoint, cache = exchange.label, exchange.notes.cache.status.value
         model = exchange.model if exchange.model in self._models else "other" if exchange.model else ""
-        self._requests.labels(endpoint, model, str(exchange.status), cache).inc()
-        self._durations.labels(endpoint, cache).observe(time.monotonic() - exchange.started)
+        self._requests(endpoint, model, str(exchange.status), cache).inc()
+        self._durations(endpoint, cache).observe(time.monotonic() - exchange.started)
         if exchange.first_event_at is None:
             return
-        self._overheads.labels(endpoint, cache).observe(exchange.overhead_s())
-        self._first_events.labels(endpoint, cache).observe(exchange.first_event_at - exchange.started)
+        self._overheads(endpoint, cache).observe(exchange.overhead_s())
+        self._first_events(endpoint, cache).observe(exchange.first_event_at - exchange.started)
         if exchange.usage is not None:
-            self._tokens.labels(model, "prompt").inc(exchange.usage.prompt_tokens)
-            self._tokens.labels(model, "completion").inc(exchange.usage.completion_tokens)
-            self._tokens.labels(model, "cached_prompt").inc(exchange.usage.cached_tokens)
+            self._tokens(model, "prompt").inc(exchange.usage.prompt_tokens)
+            self._tokens(model, "completion").inc(exchange.usage.completion_tokens)
+            self._tokens(model, "cached_prompt").inc(exchange.usage.cached_tokens)
 
     def render(self, others: Iterable[Collector]) -> bytes:
         """Write everything in Prometheus' text format; reads files where there are several workers."""

@@ -19,6 +19,8 @@ from gateway.metrics import Metrics
 from orchestration.core import Call, Finish, Handler
 from orchestration.core.errors import BackendError, LaminaError, ServerError
 
+SHORTEST_BEAT_S = 0.1
+
 logger = logging.getLogger(__name__)
 
 
@@ -176,6 +178,7 @@ async def _attend(exchange: Exchange, patience: _Stream | None, patience_s: floa
         except TimeoutError:
             if patience is not None and patience.is_waiting:
                 await patience.keep_alive()
+            patience_s = max(patience_s, SHORTEST_BEAT_S)
 
 
 def _cut_off() -> BackendError:

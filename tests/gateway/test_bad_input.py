@@ -387,13 +387,13 @@ _REQUEST = st.dictionaries(
 _DIALECTS = st.sampled_from([OpenAIChat(), OpenAICompletions(), OpenAIEmbeddings()])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(dialect=_DIALECTS, fields=_REQUEST)
 def test_any_json_object_is_parsed_or_refused_by_name(dialect: Dialect, fields: dict[str, Any]) -> None:
     _parse_or_refuse(dialect, json.dumps(fields).encode())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(dialect=_DIALECTS, body=st.binary(max_size=200))
 def test_any_bytes_are_parsed_or_refused(dialect: Dialect, body: bytes) -> None:
     _parse_or_refuse(dialect, body)
