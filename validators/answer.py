@@ -54,19 +54,28 @@ class Answer:
             self._told.setdefault(key, []).append(text_of(event))
         if not self._content and not self._is_held:
             return [event]
-        channel = self._channels.get(key)
-        if channel is None:
-            channel = self._channels[key] = Channel(key, self._content, self._tally)
         self._order += 1
         if self._is_held:
             self._bound(event)
-            channel.add(self._order, event)
+            self._channel(key).add(self._order, event)
             return []
+        return _in_order(await self._hold_back(key, event))
+
+    async def _hold_back(self, key: Key, event: Delta) -> list[Ready]:
         before = self._current.get(event.choice)
-        self._current[event.choice] = channel
+        if before is not None and not text_of(event):
+            before.add(self._order, event)  # it says nothing, so nothing ends here: it only keeps its place
+            return await before.advance()
+        channel = self._current[event.choice] = self._channel(key)
         ready = await before.settle() if before is not None and before is not channel else []
         channel.add(self._order, event)
-        return _in_order([*ready, *await channel.advance()])
+        return [*ready, *await channel.advance()]
+
+    def _channel(self, key: Key) -> Channel:
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = Channel(key, self._content, self._tally)
+        return channel
 
     async def _end(self, finish: Finish) -> list[Event]:
         for rule in self._telling:

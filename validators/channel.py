@@ -57,7 +57,6 @@ class Channel:
         self._is_json = key[1] is Part.TOOL_CALL
         self._tally = tally
         self._scans = [_Scan(rule, rank) for rank, rule in enumerate(rules)]
-        self._longest = max((rule.check.longest_match or 0 for rule in rules), default=0)
         self._pieces: deque[_Piece] = deque()
         self._edits: list[Edit] = []
         self._buffer = ""  # what is held, after some of what went out: the checks look back at it
@@ -77,7 +76,8 @@ class Channel:
         """Return the events that may go out now. Raises `Blocked`."""
         shadow = normalise(self._buffer, is_json=self._is_json)
         for scan in self._scans:
-            limit = shadow.stable - (scan.rule.check.longest_match or 0) - CONTEXT
+            # The last place whose longest match and next character are all here to stay, and one more.
+            limit = shadow.stable - (scan.rule.check.longest_match or 0) - CONTEXT + 1
             if limit > scan.position:
                 await self._scan(scan, shadow, limit=limit, end=limit)
         index = min((scan.position for scan in self._scans), default=shadow.stable)
@@ -145,9 +145,6 @@ class Channel:
         return replace(edit, replacement=json.dumps(edit.replacement)[1:-1])
 
     def _release(self, safe: int) -> list[Ready]:
-        for edit in self._edits:
-            if edit.start < safe < edit.end:
-                safe = edit.start
         ready: list[Ready] = []
         while self._pieces and self._released + self._pieces[0].length <= safe:
             piece = self._pieces.popleft()
@@ -166,7 +163,7 @@ class Channel:
 
     def _trim(self, shadow: Shadow, index: int) -> None:
         """Forget what no check looks back at."""
-        head = shadow.segment(max(0, index - self._longest - CONTEXT))
+        head = shadow.segment(max(0, index - CONTEXT))
         cut = shadow.offset(head)
         if not 0 < cut <= self._released:
             return

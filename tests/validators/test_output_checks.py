@@ -190,6 +190,16 @@ async def test_a_piece_that_is_no_text_between_pieces_of_text_goes_through() -> 
     assert Delta(raw=b": ping") in events
 
 
+async def test_empty_text_beside_reasoning_does_not_break_the_reasoning_into_pieces() -> None:
+    script: list[Event | Exception] = [Start("m", "b")]
+    for piece in ("for", "bidden", " or so"):
+        script += [Delta(part=Part.REASONING, text=piece), Delta(text="")]
+
+    events = await run(output(banning()), Scripted([*script, Finish()]))
+
+    assert said(events, part=Part.REASONING) == "**** or so"
+
+
 async def test_a_character_is_not_cut_from_its_marks() -> None:
     script = answer("cafe", "\u0301 and ", "\ud83d", "\ude00 all well that ends well")
 
@@ -221,7 +231,7 @@ async def test_json_is_demanded_of_the_answer_as_it_leaves() -> None:
         ('{"a": 1} x', False),
         ("[" * 99999, False),
     ]:
-        seen, error = await run_to_error(output({"check": "json"}), Scripted(answer(*text)))
+        seen, error = await run_to_error(output({"check": "json"}), Scripted(answer(text[:5], text[5:])))
         assert (error is None) == is_good
         assert (seen != []) == is_good
 

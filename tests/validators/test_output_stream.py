@@ -37,12 +37,13 @@ ALPHABET = [
 ]
 texts = st.lists(st.sampled_from(ALPHABET), max_size=40).map("".join)
 keys = st.sampled_from([(0, Part.TEXT), (0, Part.REASONING), (1, Part.TEXT), (1, Part.TOOL_CALL), (0, Part.REFUSAL)])
+word_lists = st.sampled_from([WORDS, *([word] for word in WORDS)])
 runs = st.lists(st.tuples(keys, texts), max_size=6)
 
 
 def free(*, on_fail: str = "rewrite", whole_words: bool = False, **more: object) -> dict[str, object]:
-    options = {"words": WORDS, "whole_words": whole_words, "replacement": MASK}
-    return {"check": "banned_words", "on_fail": on_fail, **options, **more}
+    options = {"words": WORDS, "whole_words": whole_words, "replacement": MASK, **more}
+    return {"check": "banned_words", "on_fail": on_fail, **options}
 
 
 def delta(key: tuple[int, Part], text: str) -> Delta:
@@ -85,10 +86,10 @@ def merge(sequence: Sequence[tuple[tuple[int, Part], str]]) -> list[tuple[tuple[
     return merged
 
 
-def holds_banned(text: str, *, whole_words: bool) -> bool:
+def holds_banned(text: str, words: list[str], *, whole_words: bool) -> bool:
     """Look for the words in the slow and plain way: at every place, each word by itself."""
     shadow = normalise(text).text
-    bodies = [re.compile(re.escape(word).replace(r"\ ", r"\s{1,4}"), re.IGNORECASE) for word in WORDS]
+    bodies = [re.compile(re.escape(word).replace(r"\ ", r"\s{1,4}"), re.IGNORECASE) for word in words]
     for start in range(len(shadow)):
         for body in bodies:
             found = body.match(shadow, start)
@@ -101,20 +102,17 @@ def joined(text: str, at: int) -> bool:
     return 0 < at < len(text) and in_word(text[at - 1]) and in_word(text[at])
 
 
+def others(words: list[str]) -> dict[str, object]:
+    return {"check": "banned_words", "words": words, "whole_words": False, "replacement": "%", "on_fail": "rewrite"}
+
+
 SETS = st.sampled_from(
     [
         [free()],
         [free(whole_words=True)],
-        [
-            free(),
-            {
-                "check": "banned_words",
-                "words": ["e", "a.a"],
-                "whole_words": False,
-                "replacement": "%",
-                "on_fail": "rewrite",
-            },
-        ],
+        *([free(words=[word], whole_words=whole)] for word in WORDS for whole in (True, False)),
+        [free(words=["abcabc", "cafe"]), others(["e", "a", "cab"])],
+        [free(words=["a", "cab"]), others(["abc", "b"])],
         [{"check": "secrets", "on_fail": "rewrite"}, free()],
         [free(mode="hold")],
     ]
@@ -134,29 +132,31 @@ def test_the_same_answer_comes_out_for_every_chunking(
 
 
 @settings(deadline=None, max_examples=300)
-@given(data=st.data(), text=texts, whole_words=st.booleans())
-def test_nothing_banned_is_ever_on_the_wire(data: st.DataObject, text: str, whole_words: bool) -> None:
+@given(data=st.data(), text=texts, words=word_lists, whole_words=st.booleans())
+def test_nothing_banned_is_ever_on_the_wire(
+    data: st.DataObject, text: str, words: list[str], whole_words: bool
+) -> None:
     pieces = cut(data, text)
 
-    streamed, _ = play([free(whole_words=whole_words)], [delta((0, Part.TEXT), piece) for piece in pieces])
+    streamed, _ = play([free(words=words, whole_words=whole_words)], [delta((0, Part.TEXT), piece) for piece in pieces])
 
-    assert not holds_banned(said(streamed), whole_words=whole_words)
+    assert not holds_banned(said(streamed), words, whole_words=whole_words)
 
 
 @settings(deadline=None, max_examples=300)
-@given(data=st.data(), text=texts, whole_words=st.booleans())
+@given(data=st.data(), text=texts, words=word_lists, whole_words=st.booleans())
 def test_a_block_comes_exactly_where_the_whole_answer_is_blocked(
-    data: st.DataObject, text: str, whole_words: bool
+    data: st.DataObject, text: str, words: list[str], whole_words: bool
 ) -> None:
-    rows = [free(on_fail="block", whole_words=whole_words)]
+    rows = [free(on_fail="block", words=words, whole_words=whole_words)]
     _, whole = play(rows, [delta((0, Part.TEXT), text)])
 
     streamed, error = play(rows, [delta((0, Part.TEXT), piece) for piece in cut(data, text)])
 
     assert (error is None) == (whole is None)
-    assert (error is not None) == holds_banned(text, whole_words=whole_words)
+    assert (error is not None) == holds_banned(text, words, whole_words=whole_words)
     assert text.startswith(said(streamed))
-    assert not holds_banned(said(streamed), whole_words=whole_words)
+    assert not holds_banned(said(streamed), words, whole_words=whole_words)
 
 
 @settings(deadline=None, max_examples=200)
@@ -169,5 +169,5 @@ def test_what_is_not_rewritten_goes_out_as_it_came(data: st.DataObject, text: st
     came = [event for event in streamed if isinstance(event, Delta)]
     for event in came:
         assert event in deltas or event.raw is None
-    if not holds_banned(text, whole_words=False):
+    if not holds_banned(text, WORDS, whole_words=False):
         assert came == deltas
