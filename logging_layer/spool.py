@@ -121,12 +121,14 @@ class Spool:
 
     def _written(self, record: CallRecord) -> bytes:
         """Give the record's JSON, without its content where that cannot be written; empty where nothing can."""
-        for candidate in (record, record.without_content("not writable")):
-            try:
-                return candidate.to_json()
-            except ValueError as exc:
-                _logger.warning("spool.unwritable call=%s: %s", record.id, exc)
-        return b""
+        try:
+            return record.to_json()
+        except ValueError as exc:
+            _logger.warning("spool.unwritable call=%s: %s", record.id, exc)
+        try:
+            return record.without_content("not writable").to_json()
+        except ValueError:
+            return b""
 
     def _is_full(self, size_bytes: int, *, share: float) -> bool:
         return self._held_bytes + size_bytes > self._limits.max_queue_bytes * share
