@@ -1,0 +1,154 @@
+"""`lamina serve` for real: started in an empty folder, asked over HTTP, ended by its pid."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+READY = re.compile(r"ready on (http://\S+)")
+START_TIMEOUT_S = 120.0
+
+
+def until(is_so: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
+    """Ask again and again until the answer is true, and return it."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = is_so()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not so within {timeout_s:g} s"
+        time.sleep(0.05)
+
+
+class Served:
+    """One `lamina serve` in a folder; `lines` is what it has said so far."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        self.url = ""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("LAMINA_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--port", "0", *arguments],
+            cwd=folder,
+            env={**clean, "PYTHONPATH": os.getcwd(), **environment},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._is_ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait_ready(self) -> Served:
+        """Wait for the ready line; fails with what was said instead."""
+        assert self._is_ready.wait(START_TIMEOUT_S), self.lines
+        assert self.url, "\n".join(self.lines)
+        return self
+
+    def status(self) -> dict[str, Any]:
+        """Return what the supervisor wrote last."""
+        found = json.loads((self.folder / ".lamina" / "status.json").read_text())
+        assert isinstance(found, dict)
+        return found
+
+    def child(self, name: str) -> dict[str, Any]:
+        """Return one child's pid, state and restarts."""
+        found = self.status()["children"][name]
+        assert isinstance(found, dict)
+        return found
+
+    def is_ready(self) -> bool:
+        """Tell whether every part answers."""
+        try:
+            return httpx.get(f"{self.url}/health/ready", timeout=10).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def kill_child(self, name: str) -> Callable[[], bool]:
+        """Kill a child as the kernel would, and return what tells whether another one has taken its place."""
+        before = self.child(name)
+        victim = psutil.Process(before["pid"])
+        # Valkey and MLflow are on a leash: the program itself is the leash's child.
+        inner = victim.children() if name in {"valkey", "mlflow"} else []
+        (inner[0] if inner else victim).kill()
+
+        def is_back() -> bool:
+            now = self.child(name)
+            return now["restarts"] > before["restarts"] and now["state"] == "ready"
+
+        return is_back
+
+    def family(self) -> list[psutil.Process]:
+        """List every process that the supervisor started, and what those started."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def records(self) -> list[tuple[str, str]]:
+        """List (id, outcome) of the calls in SQL."""
+        with sqlite3.connect(self.folder / ".lamina" / "lamina.db") as database:
+            return database.execute("select id, outcome from calls").fetchall()
+
+    def terminate(self) -> int:
+        """End it as a service manager does, and return its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        status = self.process.wait(timeout=90)
+        self._reader.join(timeout=10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return status
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+            if found := READY.search(line):
+                self.url = found.group(1)
+                self._is_ready.set()
+        self._is_ready.set()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Start `lamina serve` in this test's folder, as often as the test likes; what still runs is ended."""
+    started: list[Served] = []
+
+    def start(*arguments: str, config: str | None = None, **environment: str) -> Served:
+        if config is not None:
+            (tmp_path / "lamina.yaml").write_text(config)
+        served = Served(tmp_path, *arguments, **environment)
+        started.append(served)
+        return served
+
+    yield start
+    for served in started:
+        if served.process.poll() is None:
+            served.terminate()
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve with the defaults, engine and caches and all, once for the session."""
+    served = Served(tmp_path_factory.mktemp("whole"))
+    try:
+        yield served.wait_ready()
+    finally:
+        if served.process.poll() is None:
+            assert served.terminate() == 0
