@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,9 +83,11 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
         if value is None:
             continue
         try:
-            return max(0.0, float(value) * seconds)
+            wait_s = float(value) * seconds
         except ValueError:
-            pass  # a date, or nonsense
+            continue  # a date, or nonsense
+        if math.isfinite(wait_s):
+            return max(0.0, wait_s)
     try:
         return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
     except (ValueError, TypeError):

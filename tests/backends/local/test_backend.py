@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from backends.local.backend import LocalBackend
 from backends.local.link import EngineLink
@@ -374,6 +376,20 @@ async def test_the_engines_death_ends_calls_and_its_return_serves_again(
         while await backend.check_health() is not None:  # noqa: ASYNC110 - the back-off passes by the clock alone
             await asyncio.sleep(0.01)
     assert (await ask(backend, chat_call())).text() == "back"
+
+
+def test_the_link_works_on_uvloop_as_the_server_runs_it(short_folder: Path, text: LocalText) -> None:
+    async def ask_once() -> str:
+        engine = FakeEngine(short_folder / "uvloop.sock", on_submit=saying(text, "quick"))
+        await engine.start()
+        link = EngineLink(engine.address)
+        answer = await ask(LocalBackend(LocalModel(link, path=engine.path, load=lambda path: text)), chat_call())
+        await link.aclose()
+        await engine.stop()
+        return answer.text()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(ask_once()) == "quick"
 
 
 async def test_a_missing_tokenizer_is_said_by_the_health(link: EngineLink, engine: FakeEngine) -> None:

@@ -16,19 +16,13 @@ from backends.local.text import LocalText
 from backends.local.vocabulary import VocabularyError
 from orchestration.core.errors import InvalidRequest
 
-CORPUS = [
-    "Hello, world! It's a test; we'll see what they've done. I'M HERE.",
-    "The year 1984 and 3.14159, 1,000,000 and 0x1F4A9.",
-    "def f(x: int) -> int:\n    if x  >  0:\n\treturn x**2\n\n\n    # done\n",
-    "日本語のテキスト、中文文本，한국어 텍스트입니다.",
-    "🙂👨‍👩‍👧‍👦🏳️‍🌈 é e\u0301 ﬁ ½ ²",
-    "Русский текст, ελληνικά, العربية, עברית, हिन्दी",
-    " leading and trailing  spaces   \n\r\n\ttabs\u00a0nbsp\u3000wide",
-    '{"json": [1, 2, {"a": null}]}\\n\\u00e9',
-    "<|im_start|>user\nhi<|im_end|>\n<|endoftext|><repo_name>x<not_special>",
-    "",
-    "a" * 300,
-    "\x00\x01\x7f\ufffd",
+# What transformers' tokenizer of the same GGUF gives; the long test compares it with transformers itself.
+EXPECTED = json.loads((Path(__file__).parent / "expected_tokens.json").read_text())
+CHAT = [
+    {"role": "system", "content": "Be <b>brief</b>."},
+    {"role": "user", "content": "Hi 🙂\n"},
+    {"role": "assistant", "content": "Hello"},
+    {"role": "user", "content": "What's up?"},
 ]
 
 
@@ -43,28 +37,23 @@ def oracle(language_model: Path) -> Any:
     return oracle
 
 
-@pytest.mark.parametrize("sample", CORPUS)
-async def test_token_ids_are_those_of_transformers(text: LocalText, oracle: Any, sample: str) -> None:
-    assert await text.encode(sample) == oracle.encode(sample)
+@pytest.mark.parametrize("case", EXPECTED["texts"], ids=lambda case: ascii(case["text"][:12]))
+async def test_token_ids_and_their_text_are_those_of_transformers(text: LocalText, case: dict[str, Any]) -> None:
+    assert await text.encode(case["text"]) == case["ids"]
+    assert text.decode(case["ids"]) == case["decoded"]
 
 
-@pytest.mark.parametrize("sample", CORPUS)
-async def test_decoding_is_that_of_transformers(text: LocalText, oracle: Any, sample: str) -> None:
-    ids = oracle.encode(sample)
-
-    assert text.decode(ids) == oracle.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+def test_the_chat_template_renders_as_transformers_does(text: LocalText) -> None:
+    assert [text.render_chat(CHAT), text.render_chat(CHAT[1:2])] == EXPECTED["chats"]
 
 
-def test_the_chat_template_renders_as_transformers_does(text: LocalText, oracle: Any) -> None:
-    messages = [
-        {"role": "system", "content": "Be <b>brief</b>."},
-        {"role": "user", "content": "Hi 🙂\n"},
-        {"role": "assistant", "content": "Hello"},
-        {"role": "user", "content": "What's up?"},
-    ]
-
-    for part in (messages, messages[1:2]):
-        assert text.render_chat(part) == oracle.apply_chat_template(part, tokenize=False, add_generation_prompt=True)
+@pytest.mark.long
+async def test_transformers_still_gives_what_is_expected(oracle: Any) -> None:
+    for case in EXPECTED["texts"]:
+        assert oracle.encode(case["text"]) == case["ids"]
+        assert oracle.decode(case["ids"], skip_special_tokens=True) == case["decoded"]
+    chats = [oracle.apply_chat_template(part, tokenize=False, add_generation_prompt=True) for part in (CHAT, CHAT[1:2])]
+    assert chats == EXPECTED["chats"]
 
 
 async def test_digits_stand_alone_so_that_spaces_before_them_stay_together(text: LocalText) -> None:
@@ -102,16 +91,32 @@ async def test_half_a_surrogate_pair_is_refused(text: LocalText, sample: str) ->
         await text.encode(sample)
 
 
-async def test_a_folder_gives_the_same_ids_as_the_gguf(text: LocalText, oracle: Any, tmp_path: Path) -> None:
-    oracle.save_pretrained(tmp_path)
+async def test_a_folder_gives_the_same_ids_as_the_gguf(text: LocalText, tmp_path: Path) -> None:
+    text._tokenizer.enable_truncation(4)
+    text._tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text._tokenizer.no_truncation()
+    template = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
+    config = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": template}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+
     folder = LocalText.load(tmp_path)
 
-    for sample in CORPUS:
-        assert await folder.encode(sample) == await text.encode(sample)
-        assert folder.decode(await folder.encode(sample)) == text.decode(await text.encode(sample))
-    assert folder.render_chat([{"role": "user", "content": "x"}]) == text.render_chat(
-        [{"role": "user", "content": "x"}]
-    )
+    for case in EXPECTED["texts"]:
+        assert await folder.encode(case["text"]) == case["ids"]
+        assert folder.decode(case["ids"]) == case["decoded"]
+    assert folder.render_chat(CHAT[1:]) == "<s>Hi 🙂\n</s>"
+
+
+@pytest.mark.parametrize("form", ["file", "named"])
+def test_a_folders_template_is_found_where_it_lies(text: LocalText, tmp_path: Path, form: str) -> None:
+    text._tokenizer.save(str(tmp_path / "tokenizer.json"))
+    if form == "file":
+        (tmp_path / "chat_template.jinja").write_text("from {{ messages[0].role }}")
+    else:
+        named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "from {{ messages[0].role }}"}]
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+
+    assert LocalText.load(tmp_path).render_chat(CHAT) == "from system"
 
 
 async def test_a_folder_whose_tokens_are_text_with_bytes_in_it_is_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from backends.openai_compatible.errors import read_retry_after
         ({"retry-after": "2.5"}, 2.5),
         ({"retry-after": "-1"}, 0.0),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
         ({}, None),
     ],
 )
