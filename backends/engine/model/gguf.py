@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import gguf
-import numpy as np
 import torch
 
+from backends.engine.model.gguf_file import open_gguf
 from backends.engine.model.shape import ModelShape
 from backends.engine.model.weights import ModelUnreadable
 
@@ -30,30 +28,26 @@ class GgufModel:
     """A GGUF file, mapped into memory; raises `ModelUnreadable` for what is not one or not a Llama."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._reader = gguf.GGUFReader(path)
-        except (OSError, ValueError) as exc:
-            raise ModelUnreadable(f"{path} is not a GGUF file: {exc}") from exc
-        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
-        architecture = self._field("general.architecture")
+        self._file = open_gguf(path)
+        architecture = self._text("general.architecture", "")
         if architecture != "llama":
             raise ModelUnreadable(f"{path} holds a '{architecture}' model; this engine runs 'llama'")
-        if "rope_freqs.weight" in self._tensors or self._field("llama.rope.scaling.type", "none") != "none":
+        if "rope_freqs.weight" in self._file.tensors or self._text("llama.rope.scaling.type", "none") != "none":
             raise ModelUnreadable(f"{path} scales its rotary frequencies; load the model's safetensors folder instead")
         self.shape = self._read_shape()
 
     @property
     def is_tied(self) -> bool:
         """Tell whether the embedding serves as the head."""
-        return _WHOLE["head"] not in self._tensors
+        return _WHOLE["head"] not in self._file.tensors
 
     def read(self, name: str) -> torch.Tensor:
         """Return a tensor unpacked to float32, under the engine's own name for it."""
         stored = _WHOLE.get(name) or self._stored_name(name)
-        tensor = self._tensors.get(stored)
+        tensor = self._file.tensors.get(stored)
         if tensor is None:
             raise ModelUnreadable(f"the GGUF file has no tensor {stored}")
-        values = torch.from_numpy(np.array(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32))
+        values = torch.from_numpy(tensor.unpack())
         match name.rsplit(".", 1)[-1]:
             case "q":
                 return _unpermute(values, self.shape.num_heads)
@@ -66,34 +60,35 @@ class GgufModel:
         _, index, part = name.split(".")
         return f"blk.{index}.{_PARTS[part]}.weight"
 
-    def _field(self, key: str, default: Any = None) -> Any:
-        field = self._reader.get_field(key)
-        if field is not None:
-            return field.contents()
-        if default is None:
-            raise ModelUnreadable(f"the GGUF file has no field {key}")
-        return default
+    def _text(self, key: str, default: str) -> str:
+        return str(self._file.fields.get(key, default))
+
+    def _number(self, key: str, default: float | None = None) -> float:
+        value = self._file.fields.get(key, default)
+        if not isinstance(value, (int, float)):
+            raise ModelUnreadable(f"the GGUF file has no number {key}")
+        return value
 
     def _read_shape(self) -> ModelShape:
-        num_heads = self._field("llama.attention.head_count")
-        hidden_size = self._field("llama.embedding_length")
-        stops = [self._field(f"tokenizer.ggml.{kind}_token_id", -1) for kind in ("eos", "eot", "eom")]
-        embedding = self._tensors.get(_WHOLE["embedding"])
+        num_heads = int(self._number("llama.attention.head_count"))
+        hidden_size = int(self._number("llama.embedding_length"))
+        stops = [int(self._number(f"tokenizer.ggml.{kind}_token_id", -1)) for kind in ("eos", "eot", "eom")]
+        embedding = self._file.tensors.get(_WHOLE["embedding"])
         if embedding is None:
             raise ModelUnreadable(f"the GGUF file has no tensor {_WHOLE['embedding']}")
         return ModelShape(
-            vocab_size=int(embedding.shape[-1]),
+            vocab_size=embedding.shape[0],
             hidden_size=hidden_size,
-            intermediate_size=self._field("llama.feed_forward_length"),
-            num_layers=self._field("llama.block_count"),
+            intermediate_size=int(self._number("llama.feed_forward_length")),
+            num_layers=int(self._number("llama.block_count")),
             num_heads=num_heads,
-            num_kv_heads=self._field("llama.attention.head_count_kv", num_heads),
-            head_dim=self._field("llama.attention.key_length", hidden_size // num_heads),
-            max_len=self._field("llama.context_length"),
-            norm_epsilon=self._field("llama.attention.layer_norm_rms_epsilon"),
-            rope_theta=self._field("llama.rope.freq_base", 10000.0),
+            num_kv_heads=int(self._number("llama.attention.head_count_kv", num_heads)),
+            head_dim=int(self._number("llama.attention.key_length", hidden_size // num_heads)),
+            max_len=int(self._number("llama.context_length")),
+            norm_epsilon=self._number("llama.attention.layer_norm_rms_epsilon"),
+            rope_theta=self._number("llama.rope.freq_base", 10000.0),
             rope_scaling=None,
-            eos_ids=frozenset(int(stop) for stop in stops if stop >= 0),
+            eos_ids=frozenset(stop for stop in stops if stop >= 0),
         )
 
 

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from backends.engine.model.shape import ModelShape
 from backends.engine.model.weights import LayerWeights, ModelWeights
 
+_NUM_EXACT = 64
+
 
 class LayerAttention(Protocol):
     """Store the keys and values of a step's tokens, and attend from its queries to all that came before them."""
@@ -40,8 +42,18 @@ class Llama:
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return float32 logits (N, V) of hidden states (N, hidden)."""
-        return F.linear(self._norm(hidden, self._weights.norm), self._weights.head).float()
+        """Return float32 logits (N, V) of hidden states (N, hidden).
+
+        bfloat16 rounds a logit near 20 to steps of 0.125, which ties the likeliest tokens with one another: those
+        are computed again in float32.
+        """
+        normed, head = self._norm(hidden, self._weights.norm), self._weights.head
+        logits = F.linear(normed, head).float()
+        if head.dtype is torch.float32:
+            return logits
+        likeliest = logits.topk(min(_NUM_EXACT, logits.shape[-1]), dim=-1).indices  # (N, K)
+        exact = torch.bmm(head[likeliest].float(), normed.float().unsqueeze(-1)).squeeze(-1)
+        return logits.scatter_(-1, likeliest, exact)
 
     def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(hidden, (self._shape.hidden_size,), weight, self._shape.norm_epsilon)

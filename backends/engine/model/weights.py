@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -100,10 +100,3 @@ class _Reader:
         if tuple(tensor.shape) != wanted:
             raise ModelUnreadable(f"tensor {name} has the shape {tuple(tensor.shape)}; the model says {wanted}")
         return tensor.to(device=self._device, dtype=self._dtype).contiguous()
-
-
-def names(shape: ModelShape) -> Iterator[str]:
-    """Walk over the names of all tensors that a model of this shape has, without the head."""
-    yield from ("embedding", "norm")
-    for index in range(shape.num_layers):
-        yield from (f"layers.{index}.{part}" for part in LAYER_PARTS)

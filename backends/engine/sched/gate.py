@@ -63,9 +63,10 @@ class Gate:
             path = list(holding.node.path())
             num_counted = sum(len(node.pages) for node in path if id(node) in seen)
             seen.update(id(node) for node in path)
-            slack = self._config.page_size - 1  # the last page is begun, not full
-            current = len(request.tokens) - num_counted * self._config.page_size + slack
-            demands[index] = Demand(current, remaining[index])
+            # Both in whole pages: what is held now, and what is held at the end.
+            size, num_tokens = self._config.page_size, len(request.tokens)
+            now, end = (self._config.pages_for(count) for count in (num_tokens, num_tokens + remaining[index]))
+            demands[index] = Demand((now - num_counted) * size, (end - now) * size)
         return demands
 
     def _remaining(self, request: Request) -> int:
