@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from orchestration.core.rpc import RpcClient, RpcError, RpcRefused, RpcTimeout, 
 
 _ADD_TIMEOUT_S = 30.0
 _ASIDE_TIMEOUT_S = 2.0
+_RECONNECT_S = 0.002
 _MAX_UNANSWERED = 64  # a burst that outruns the encoder leaves its last calls unanswered; that is no dead owner
 
 
@@ -48,7 +51,7 @@ class OwnerClient:
             raise IndexFault("down", "the owner has not answered several times in a row and is left alone for a moment")
         params = {"partition": partition, "text": text, "top_k": top_k}
         try:
-            result, _ = await self._lookups.call("search", params, timeout_s=timeout_s)
+            result, _ = await _call(self._lookups, "search", params, timeout_s=timeout_s)
         except (RpcTimeout, RpcUnavailable) as exc:
             self._breaker.fail()
             raise _fault(exc) from exc
@@ -99,9 +102,25 @@ class OwnerClient:
 
     async def _call(self, method: str, params: Any, *, timeout_s: float) -> tuple[Any, bytes]:
         try:
-            return await self._work.call(method, params, timeout_s=timeout_s)
+            return await _call(self._work, method, params, timeout_s=timeout_s)
         except RpcError as exc:
             raise _fault(exc) from exc
+
+
+async def _call(client: RpcClient, method: str, params: Any, *, timeout_s: float) -> tuple[Any, bytes]:
+    """Call, once more where the connection broke: it may be that of an owner before this one.
+
+    Every method of the owner may be done twice.
+    """
+    begun = time.monotonic()
+    try:
+        return await client.call(method, params, timeout_s=timeout_s)
+    except RpcUnavailable:
+        await asyncio.sleep(_RECONNECT_S)  # the break may have been met in writing, before the reader heard of it
+        left_s = timeout_s - (time.monotonic() - begun)
+        if left_s <= 0:
+            raise
+        return await client.call(method, params, timeout_s=left_s)
 
 
 def _fault(exc: RpcError) -> IndexFault:

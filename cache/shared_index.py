@@ -88,11 +88,7 @@ class SharedIndex:
 
     async def aclose(self) -> None:
         """Stop following and write the snapshot; what could not be saved is lost."""
-        tasks = [*self._tasks, *self._loading.values()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await _end({*self._tasks, *self._loading.values()})
         await self._write_snapshot()
 
     async def ready(self, partition: str) -> None:
@@ -238,3 +234,13 @@ class SharedIndex:
         if not self.is_down:
             logger.warning("index.store_down: %s", exc)
         self.is_down = True
+
+
+async def _end(tasks: set[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they end: before Python 3.12 `asyncio.wait_for`, by which the client library sends a
+    command, loses a cancellation that comes in the same moment.
+    """
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=0.1)

@@ -48,7 +48,7 @@ def write_snapshot(path: Path, snapshot: Snapshot, *, revision: str) -> None:
 def read_snapshot(path: Path, *, revision: str) -> Snapshot | None:
     """Return what was written for this embedder's revision, or None; a damaged file is logged and is none."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             description = json.loads(arrays["description"].tobytes())
             if description["revision"] != revision:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -31,8 +32,6 @@ def exported(embedding_model: Path, compiled_base: Path) -> Callable[[str], Path
     """Give the exported model's folder by precision, exporting it where it is not there yet (25 s, once)."""
 
     def folder(precision: str) -> Path:
-        import asyncio  # beside its one use
-
         return asyncio.run(
             compiled.ensure_compiled(embedding_model, base=compiled_base, name=NAME, precision=precision)
         )
@@ -52,26 +51,35 @@ class OwnerProcess:
     process: subprocess.Popen[bytes]
     socket: Path
     ready: dict[str, Any]
-    output: list[dict[str, Any]]
 
     def stop(self) -> int:
         """End it gracefully; returns its status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=10)
 
+    def end(self) -> None:
+        """Have it gone, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait(timeout=10)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
+
+RunOwner = Callable[..., OwnerProcess]
 StartOwner = Callable[..., OwnerProcess]
 
 
-@pytest.fixture
-def start_owner(
-    short_folder: Path, embedding_model: Path, exported: Callable[[str], Path], compiled_base: Path, valkey_url: str
-) -> Iterator[StartOwner]:
-    """Start owners on the test's Valkey; every one is stopped at the end, however the test left it."""
+@pytest.fixture(scope="session")
+def run_owner(
+    short_folder: Path, embedding_model: Path, exported: Callable[[str], Path], compiled_base: Path
+) -> RunOwner:
+    """Start an owner and wait until it is ready."""
     exported("int8")
-    started: list[OwnerProcess] = []
 
-    def start(*flags: str, name: str = "cache.sock", redis: str = valkey_url) -> OwnerProcess:
+    def start(*flags: str, name: str, redis: str) -> OwnerProcess:
         socket = short_folder / name
         command = [sys.executable, "-m", "cache.owner", "--socket", str(socket), "--model", str(embedding_model)]
         command += ["--redis", redis, "--compiled", str(compiled_base), *flags]
@@ -81,18 +89,29 @@ def start_owner(
         for line in process.stdout:
             output.append(json.loads(line))
             if output[-1]["event"] == "ready":
-                break
-        else:
-            raise AssertionError(f"the owner ended with status {process.wait()} before it was ready: {output}")
-        started.append(OwnerProcess(process, socket, ready=output[-1], output=output))
+                return OwnerProcess(process, socket, ready=output[-1])
+        raise AssertionError(f"the owner ended with status {process.wait()} before it was ready: {output}")
+
+    return start
+
+
+@pytest.fixture
+def start_owner(run_owner: RunOwner, valkey_url: str) -> Iterator[StartOwner]:
+    """Start owners on the test's Valkey; every one is ended with the test, however that left it."""
+    started: list[OwnerProcess] = []
+
+    def start(*flags: str, name: str = "cache.sock", redis: str = valkey_url) -> OwnerProcess:
+        started.append(run_owner(*flags, name=name, redis=redis))
         return started[-1]
 
     yield start
     for owner in started:
-        if owner.process.poll() is None:
-            owner.process.send_signal(signal.SIGCONT)
-            owner.process.kill()
-        owner.process.wait(timeout=10)
-        for pipe in (owner.process.stdin, owner.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        owner.end()
+
+
+@pytest.fixture(scope="session")
+def one_owner(run_owner: RunOwner, valkey_socket: Path) -> Iterator[OwnerProcess]:
+    """Give an owner that tests share which need no partition of their own."""
+    owner = run_owner(name="one-for-all.sock", redis=f"unix://{valkey_socket}")
+    yield owner
+    owner.end()
