@@ -117,7 +117,7 @@ def parse(arguments: Sequence[str]) -> OwnerOptions:
     parser.add_argument("--max-rows", type=int, default=200_000, help="rows kept in memory (%(default)s)")
     parser.add_argument("--max-batch-size", type=int, default=32)
     parser.add_argument("--max-queue-delay-ms", type=float, default=2.0)
-    parser.add_argument("--max-batch-tokens", type=int, default=256, help="padding included (%(default)s)")
+    parser.add_argument("--max-batch-tokens", type=int, default=128, help="padding included (%(default)s)")
     found = parser.parse_args(arguments)
     if not (found.model / "modules.json").exists():
         parser.error(f"--model: no sentence-transformers folder at {found.model}")

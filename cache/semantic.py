@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _MAX_INSERTS = 256
 _MAX_ANSWER_CHARS = 1_000_000
 _INSERT_TIMEOUT_S = 30.0
+_CLOSE_S = 10.0
 _TEXT_FAULTS = frozenset({"too_long", "unreadable"})  # the text's own, and no fault of the index
 
 
@@ -114,9 +115,11 @@ class SemanticCache:
                 yield event
 
     async def aclose(self) -> None:
-        """Wait for the inserts under way, each of which has its deadline."""
+        """Wait for the inserts under way, and give up those that take over 10 s."""
         if self._inserts:
-            await asyncio.wait(self._inserts)
+            _, late = await asyncio.wait(self._inserts, timeout=_CLOSE_S)
+            for task in late:
+                task.cancel()
 
     def _question_of(self, call: Call) -> Question | None:
         reason = why_ineligible(call)
@@ -210,7 +213,9 @@ class SemanticCache:
 
     def _insert_later(self, call: Call, question: Question, recording: _Recording) -> None:
         """Begin to insert a complete answer; the caller need not wait, nor stay."""
-        reason = recording.fault or why_not_stored(call, recording.events)
+        looked_up = call.notes.extra.get("semantic")
+        hopeless = looked_up if looked_up in _TEXT_FAULTS or looked_up == "down" else None
+        reason = hopeless or recording.fault or why_not_stored(call, recording.events)
         if reason is None and len(self._inserts) >= _MAX_INSERTS:
             reason = "too_many_inserts"
         call.notes.extra["semantic_insert"] = reason or "begun"

@@ -208,7 +208,8 @@ async def test_searches_of_many_callers_share_batches(start_owner: StartOwner) -
 
         stats = await client.stats()
         assert stats["encoded"] == 24
-        assert stats["batches"] <= 4
+        assert stats["largest_batch"] > 4
+        assert stats["batches"] <= 6
 
 
 async def test_a_miss_is_encoded_once_for_its_search_and_its_insert(start_owner: StartOwner, valkey_url: str) -> None:

@@ -244,7 +244,7 @@ async def test_a_text_that_the_model_cannot_read_is_a_miss_and_no_fault(code: st
     await ask(a_cache(TableIndex(fault=IndexFault(code, "x")), MemoryStore()), core, call)
 
     assert call.notes.degraded == []
-    assert call.notes.extra["semantic"] == code
+    assert (call.notes.extra["semantic"], call.notes.extra["semantic_insert"]) == (code, code)
 
 
 async def test_an_index_that_does_not_answer_is_a_miss_at_the_deadline() -> None:
