@@ -11,8 +11,8 @@ from tests.backends.calls import ask, chat_call
 from tests.backends.fake_engine import FakeEngine, step
 
 
-def engine_options(engine: FakeEngine, model_path: Path, **changes: float) -> BackendOptions:
-    return BackendOptions(type="engine", model="m", engine_address=engine.address, model_path=model_path, **changes)
+def engine_options(engine: FakeEngine, model_path: Path) -> BackendOptions:
+    return BackendOptions(type="engine", model="m", engine_address=engine.address, model_path=model_path)
 
 
 async def test_backends_of_one_engine_share_its_connection(engine: FakeEngine, language_model: Path) -> None:

@@ -90,7 +90,7 @@ def test_what_json_cannot_say_is_refused_by_name() -> None:
 
 
 def test_pieces_of_one_choice_and_part_are_joined() -> None:
-    events = [
+    events: list[Event] = [
         Start("m", "b"),
         Delta(0, Part.REASONING, "so "),
         Delta(1, text="x"),

@@ -97,8 +97,15 @@ async def test_another_tenant_system_prompt_or_temperature_never_hits(start_owne
         await tiers.ask(FRANCE)
         system = [{"role": "system", "content": "Answer in German."}, {"role": "user", "content": FRANCE}]
 
-        for change in ({"tenant": "t2"}, {"temperature": 0.2}, {"temperature": 1.0}, {"messages": system}):
-            call = a_call(**{"messages": [{"role": "user", "content": FRANCE}], "temperature": 0, **change})
+        changes: tuple[dict[str, Any], ...] = (
+            {"tenant": "t2"},
+            {"temperature": 0.2},
+            {"temperature": 1.0},
+            {"messages": system},
+        )
+        for change in changes:
+            same: dict[str, Any] = {"messages": [{"role": "user", "content": FRANCE}], "temperature": 0}
+            call = a_call(**{**same, **change})
             async for _ in compose([tiers.semantic], tiers.core)(call):
                 pass
             assert call.notes.cache.status is not CacheStatus.SEMANTIC

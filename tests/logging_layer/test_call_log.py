@@ -129,7 +129,8 @@ async def test_a_client_that_leaves_while_waiting_leaves_one_record(num_events: 
     spool, is_waiting = Kept(), asyncio.Event()
 
     async def hanging(call: Call, /) -> AsyncGenerator[Event, None]:
-        for event in [Start("m", "b"), Delta(text="The")][:num_events]:
+        events: list[Event] = [Start("m", "b"), Delta(text="The")]
+        for event in events[:num_events]:
             yield event
         is_waiting.set()
         await asyncio.Event().wait()
