@@ -14,6 +14,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 NORMALISATION = f"1-{unicodedata.unidata_version}"
 """Part of the policy's hash: another normalisation may let another text through."""
@@ -90,90 +91,137 @@ class Shadow:
 
 def normalise(text: str, *, is_json: bool = False) -> Shadow:
     """Build the shadow of a text; with `is_json`, of text inside a JSON value."""
-    if is_json and "\\" in text:
-        return _build(text, _json_units(text))
-    if text.isascii():
-        return Shadow(text, stable=max(0, len(text) - 1), size=len(text))
-    if _UNUSUAL.search(text) is None and unicodedata.is_normalized("NFKC", text):
-        shadow = Shadow(text, stable=0, size=len(text))
-        return Shadow(text, stable=shadow.segment(len(text) - 1), size=len(text))
-    return _build(text, ((char, index, index + 1) for index, char in enumerate(text)))
-
-
-def _json_units(text: str) -> Iterator[tuple[str, int, int]]:
-    """Read escapes as one character each; one that is not complete yet stands for itself, as an open segment."""
+    escapes = _escapes(text) if is_json and "\\" in text else []
+    if not escapes:
+        if text.isascii():
+            return Shadow(text, stable=max(0, len(text) - 1), size=len(text))
+        if _UNUSUAL.search(text) is None and unicodedata.is_normalized("NFKC", text):
+            shadow = Shadow(text, stable=0, size=len(text))
+            return Shadow(text, stable=shadow.segment(len(text) - 1), size=len(text))
+    builder = _Builder(text)
     at = 0
-    for found in _JSON_ESCAPE.finditer(text):
-        yield from ((text[index], index, index + 1) for index in range(at, found.start()))
-        letter = found.group()[1]
-        char = chr(int(found.group()[2:], 16)) if letter == "u" else _SHORT_ESCAPES.get(letter, letter)
-        yield char, found.start(), found.end()
-        at = found.end()
-    half = _OPEN_ESCAPE.search(text, at)
-    end = half.start() if half else len(text)
-    yield from ((text[index], index, index + 1) for index in range(at, end))
-    if half:
-        yield half.group(), half.start(), len(text)
+    for unit in _paired(_unusual(text, escapes)):
+        builder.add_plain(at, unit.start)
+        builder.add(unit)
+        at = unit.end
+    builder.add_plain(at, len(text))
+    return builder.build()
 
 
-def _build(text: str, units: Iterable[tuple[str, int, int]]) -> Shadow:
-    pieces: list[str] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    heads: list[int] = []
-    stable = 0
-    for segment, start, end in _segments(_paired(units)):
-        melted = _melt(segment)
-        if not _UNFINISHED.match(segment):  # what is unfinished may yet melt into the segment before it
-            stable = len(starts)
+class _Unit(NamedTuple):  # made for every unusual character: a frozen dataclass takes twice as long
+    """A character that is not taken over as it stands, and the stretch of the original that it was read from."""
+
+    char: str
+    start: int
+    end: int
+
+
+class _Builder:
+    """Put a shadow together from left to right: plain stretches at once, everything else segment by segment."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._pieces: list[str] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._heads: list[int] = []
+        self._stable = 0
+        self._open: _Unit | None = None  # the segment that what follows may still join
+
+    def add_plain(self, start: int, end: int) -> None:
+        """Take over a stretch in which every character stands for itself and joins none before it."""
+        if start == end:
+            return
+        self._close()
+        last = end - 1
+        self._heads.extend(range(len(self._starts), len(self._starts) + last - start))
+        self._starts.extend(range(start, last))
+        self._ends.extend(range(start + 1, end))
+        self._pieces.append(self._text[start:last])
+        self._open = _Unit(self._text[last], last, end)
+
+    def add(self, unit: _Unit) -> None:
+        """Take a character that is unusual, joining it to the segment before it where it may melt into that."""
+        if _IGNORABLE.match(unit.char):
+            return
+        if self._open is not None and _joins(unit.char):
+            self._open = _Unit(self._open.char + unit.char, self._open.start, unit.end)
+            return
+        self._close()
+        self._open = unit
+
+    def build(self) -> Shadow:
+        """Return the shadow."""
+        self._close()
+        return Shadow(
+            text="".join(self._pieces),
+            stable=self._stable,
+            size=len(self._text),
+            starts=tuple(self._starts),
+            ends=tuple(self._ends),
+            heads=tuple(self._heads),
+        )
+
+    def _close(self) -> None:
+        segment, self._open = self._open, None
+        if segment is None:
+            return
+        if not _UNFINISHED.match(segment.char):  # what is unfinished may yet melt into the segment before it
+            self._stable = len(self._starts)
+        melted = _melt(segment.char)
         if not melted:
-            continue
-        heads.append(len(starts))
-        pieces.append(melted)
-        starts.extend([start] * len(melted))
-        ends.extend([end] * len(melted))
-    return Shadow(
-        text="".join(pieces),
-        stable=stable,
-        size=len(text),
-        starts=tuple(starts),
-        ends=tuple(ends),
-        heads=tuple(heads),
-    )
+            return
+        self._heads.append(len(self._starts))
+        self._pieces.append(melted)
+        self._starts.extend([segment.start] * len(melted))
+        self._ends.extend([segment.end] * len(melted))
 
 
-def _paired(units: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
+def _escapes(text: str) -> list[_Unit]:
+    """List the escapes of a JSON text; one that is not complete yet stands for itself."""
+    found: list[_Unit] = []
+    end = 0
+    for match in _JSON_ESCAPE.finditer(text):
+        letter, end = match.group()[1], match.end()
+        char = chr(int(match.group()[2:], 16)) if letter == "u" else _SHORT_ESCAPES.get(letter, letter)
+        found.append(_Unit(char, match.start(), end))
+    half = _OPEN_ESCAPE.search(text, end)
+    return [*found, _Unit(half.group(), half.start(), len(text))] if half else found
+
+
+def _unusual(text: str, escapes: Iterable[_Unit]) -> Iterator[_Unit]:
+    """Give, in order, the escapes and between them the characters that do not stand for themselves."""
+    unusual = {char for char in set(text) if char > "\x7f" and _is_unusual(char)}
+    at = 0
+    for escape in (*escapes, _Unit("", len(text), len(text))):
+        if unusual:
+            stretch = enumerate(text[at : escape.start], start=at)
+            yield from (_Unit(char, index, index + 1) for index, char in stretch if char in unusual)
+        if escape.char:
+            yield escape
+        at = escape.end
+
+
+def _paired(units: Iterable[_Unit]) -> Iterator[_Unit]:
     """Read two surrogates that stand for one character as that character."""
-    high: tuple[str, int, int] | None = None
+    high: _Unit | None = None
     for unit in units:
-        char, _, end = unit
-        if high is not None and "\udc00" <= char <= "\udfff":
-            pair = (high[0] + char).encode("utf-16", "surrogatepass").decode("utf-16")
-            yield pair, high[1], end
+        if high is not None and unit.start == high.end and "\udc00" <= unit.char <= "\udfff":
+            pair = (high.char + unit.char).encode("utf-16", "surrogatepass").decode("utf-16")
+            yield _Unit(pair, high.start, unit.end)
             high = None
             continue
         if high is not None:
             yield high
-        high = unit if "\ud800" <= char <= "\udbff" else None
+        high = unit if "\ud800" <= unit.char <= "\udbff" else None
         if high is None:
             yield unit
     if high is not None:
         yield high
 
 
-def _segments(units: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
-    segment, first, last = "", 0, 0
-    for char, start, end in units:
-        if _IGNORABLE.match(char):
-            continue
-        if segment and _joins(char):
-            segment, last = segment + char, end
-            continue
-        if segment:
-            yield segment, first, last
-        segment, first, last = char, start, end
-    if segment:
-        yield segment, first, last
+def _is_unusual(char: str) -> bool:
+    return _UNUSUAL.match(char) is not None or _joins(char) or not unicodedata.is_normalized("NFKC", char)
 
 
 def _joins(char: str) -> bool:

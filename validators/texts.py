@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,8 @@ class Text:
 
 def texts_of(request: Request) -> list[Text]:
     """List every text that the model would read: all roles, content parts, tool arguments and tool results."""
-    return [text for name in FIELDS for text in _walk((name,), request.fields.get(name))]
+    fields = request.fields
+    return [text for name in FIELDS if name in fields for text in _walk((name,), fields[name])]
 
 
 def token_ids_of(request: Request) -> str | None:
@@ -65,18 +66,18 @@ def _walk(path: Path, value: Any) -> Iterator[Text]:
     if isinstance(value, str):
         if value:
             yield Text(path, value, is_json=path[-1] in JSON_TEXTS)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         for key, inner in value.items():
             if key not in NOT_TEXT:
                 yield from _walk((*path, key), inner)
-    elif isinstance(value, Sequence):
+    elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             if not isinstance(inner, int):
                 yield from _walk((*path, index), inner)
 
 
 def _holds_ids(value: Any) -> bool:
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not isinstance(value, list | tuple):
         return False
     return any(isinstance(inner, int) or _holds_ids(inner) for inner in value)
 
@@ -85,7 +86,7 @@ def _with(value: Any, path: Path, text: str) -> Any:
     if not path:
         return text
     step, *rest = path
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {**value, step: _with(value[step], tuple(rest), text)}
     copied = list(value)
     copied[int(step)] = _with(value[int(step)], tuple(rest), text)

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,9 +120,7 @@ SETS = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
-@given(data=st.data(), sequence=runs, rows=SETS)
-def test_the_same_answer_comes_out_for_every_chunking(
+def check_chunking(
     data: st.DataObject, sequence: list[tuple[tuple[int, Part], str]], rows: list[dict[str, object]]
 ) -> None:
     whole, _ = play(rows, [delta(key, text) for key, text in merge(sequence)])
@@ -129,6 +128,23 @@ def test_the_same_answer_comes_out_for_every_chunking(
     streamed, _ = play(rows, [delta(key, piece) for key, text in sequence for piece in cut(data, text)])
 
     assert said_by(streamed) == said_by(whole)
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data(), sequence=runs, rows=SETS)
+def test_the_same_answer_comes_out_for_every_chunking(
+    data: st.DataObject, sequence: list[tuple[tuple[int, Part], str]], rows: list[dict[str, object]]
+) -> None:
+    check_chunking(data, sequence, rows)
+
+
+@pytest.mark.long
+@settings(deadline=None, max_examples=20_000)
+@given(data=st.data(), sequence=runs, rows=SETS)
+def test_the_same_answer_comes_out_for_very_many_chunkings(
+    data: st.DataObject, sequence: list[tuple[tuple[int, Part], str]], rows: list[dict[str, object]]
+) -> None:
+    check_chunking(data, sequence, rows)
 
 
 @settings(deadline=None, max_examples=300)
