@@ -114,6 +114,7 @@ class EngineLoop:
 
     def _turn(self, commands: Sequence[Submit | Abort]) -> None:
         refusals = [refusal for refusal in map(self._execute, commands) if refusal is not None]
+        self._stats = self._core.stats()
         outputs = self._step() if self._core.has_work else ()
         self._stats = self._core.stats()
         if outputs or refusals:

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from backends.engine.model.shape import ModelShape
 from backends.engine.model.weights import LayerWeights, ModelWeights
 
-_NUM_EXACT = 64
+# A bfloat16 has 8 bits of significand: what is less than this share of the largest logit below it may be rounded past it.
+_ROUNDING = 2.0**-6
 
 
 class LayerAttention(Protocol):
@@ -32,8 +33,11 @@ class Llama:
         self._cos, self._sin = _rotations(shape, weights.embedding)
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attention: LayerAttention) -> torch.Tensor:
-        """Return the last hidden states (N, hidden) of flat tokens (N,) at their positions (N,)."""
-        hidden = F.embedding(tokens, self._weights.embedding)
+        """Return the last hidden states (N, hidden), float32, of flat tokens (N,) at their positions (N,).
+
+        What the layers add up to is kept in float32, whatever they compute in: that halves the error of bfloat16.
+        """
+        hidden = F.embedding(tokens, self._weights.embedding).float()
         cos, sin = self._cos[positions], self._sin[positions]
         for index, layer in enumerate(self._weights.layers):
             normed = self._norm(hidden, layer.attention_norm)
@@ -47,15 +51,19 @@ class Llama:
         bfloat16 rounds a logit near 20 to steps of 0.125, which ties the likeliest tokens with one another: those
         are computed again in float32.
         """
-        normed, head = self._norm(hidden, self._weights.norm), self._weights.head
-        logits = F.linear(normed, head).float()
+        normed, head = self._norm_exactly(hidden, self._weights.norm), self._weights.head
+        logits = F.linear(normed.to(head.dtype), head).float()
         if head.dtype is torch.float32:
             return logits
-        likeliest = logits.topk(min(_NUM_EXACT, logits.shape[-1]), dim=-1).indices  # (N, K)
-        exact = torch.bmm(head[likeliest].float(), normed.float().unsqueeze(-1)).squeeze(-1)
-        return logits.scatter_(-1, likeliest, exact)
+        largest = logits.amax(dim=-1, keepdim=True)
+        rows, ids = torch.nonzero(logits >= largest - largest.abs() * _ROUNDING, as_tuple=True)
+        logits[rows, ids] = (head[ids].float() * normed[rows]).sum(dim=-1)
+        return logits
 
     def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return self._norm_exactly(hidden, weight).to(self._weights.head.dtype)
+
+    def _norm_exactly(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(hidden, (self._shape.hidden_size,), weight, self._shape.norm_epsilon)
 
     def _attention(

@@ -1,4 +1,4 @@
-"""The weights of a model as the engine computes with them: fused projections, one type, one device."""
+"""The weights of a model as the engine computes with them: fused projections, one device, one type but for the norms."""
 
 from __future__ import annotations
 
@@ -99,4 +99,5 @@ class _Reader:
         wanted = self._sizes[name.rsplit(".", 1)[-1]]
         if tuple(tensor.shape) != wanted:
             raise ModelUnreadable(f"tensor {name} has the shape {tuple(tensor.shape)}; the model says {wanted}")
-        return tensor.to(device=self._device, dtype=self._dtype).contiguous()
+        is_norm = len(wanted) == 1  # a norm's weights meet float32 sums, and are few
+        return tensor.to(device=self._device, dtype=torch.float32 if is_norm else self._dtype).contiguous()
