@@ -12,6 +12,7 @@ from validators.banned_words import BannedWords
 from validators.check import Context, Span, Stage
 from validators.shadow import normalise
 
+RUSSIAN = "\u0441\u043b\u043e\u0432\u043e"
 phrases = st.text(alphabet="ab \u00e9", min_size=1, max_size=6).filter(str.strip)
 CONTEXT = Context(Stage.OUTPUT, "choices[0].text")
 
@@ -28,7 +29,7 @@ async def found(words: list[str], text: str, *, whole_words: bool = True) -> lis
         (["bad"], "badly abad bad_ 2bad \u00e9bad bad\u00e9", []),
         (["bad"], "bad-bad/bad", ["bad", "bad", "bad"]),
         (["caf\u00e9"], "CAF\u00c9 caf\u00e9s caf\u00e9", ["CAF\u00c9", "caf\u00e9"]),
-        (["\u0441\u043b\u043e\u0432\u043e"], "\u0421\u041b\u041e\u0412\u041e, \u0441\u043b\u043e\u0432\u043e\u043c", ["\u0421\u041b\u041e\u0412\u041e"]),
+        ([RUSSIAN], f"{RUSSIAN.upper()}, {RUSSIAN}\u043c", [RUSSIAN.upper()]),
         (["\u0915\u093e\u0932"], "\u0915\u093e\u0932\u093e \u0915\u093e\u0932", ["\u0915\u093e\u0932"]),
         (["bad idea"], "bad idea, bad\n  idea, bad      idea", ["bad idea", "bad\n  idea"]),
         (["bad", "bad idea"], "a bad idea", ["bad idea"]),
