@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -98,9 +99,10 @@ class Served:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def records(self) -> list[tuple[str, str]]:
-        """List (id, outcome) of the calls in SQL."""
-        with sqlite3.connect(self.folder / ".lamina" / "lamina.db") as database:
-            return database.execute("select id, outcome from calls").fetchall()
+        """List (id, outcome) of the calls in SQL; none before the first one was shipped."""
+        with contextlib.closing(sqlite3.connect(self.folder / ".lamina" / "lamina.db")) as database:
+            has_table = database.execute("select 1 from sqlite_master where name = 'calls'").fetchone()
+            return database.execute("select id, outcome from calls").fetchall() if has_table else []
 
     def terminate(self) -> int:
         """End it as a service manager does, and return its exit status."""

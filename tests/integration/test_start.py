@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -182,3 +184,30 @@ def test_hanging_up_without_a_terminal_changes_nothing(serve: Serve) -> None:
 
     until(lambda: any("restart to use them" in line for line in served.lines))
     assert ask(served, "still here").status_code == 200
+
+
+def test_with_mlflow_every_call_is_a_trace_after_sigterm(serve: Serve) -> None:
+    served = serve("--mlflow", "--workers", "2", config=ECHO).wait_ready()
+    family = served.family()
+    tracking = served.status()["mlflow"]
+
+    ids = [ask(served, f"call {number}").headers["x-lamina-call"] for number in range(8)]
+    assert httpx.get(f"{tracking}/health", timeout=10).status_code == 200
+
+    assert served.terminate() == 0
+    assert sorted(id for id, _ in served.records()) == sorted(ids)
+    with contextlib.closing(sqlite3.connect(served.folder / ".lamina" / "mlflow" / "mlflow.db")) as database:
+        assert database.execute("select count(*) from trace_info").fetchone() == (8,)
+    assert psutil.wait_procs(family, timeout=1)[1] == []
+
+
+def test_a_killed_mlflow_comes_back_on_its_port(serve: Serve) -> None:
+    served = serve("--mlflow", config=ECHO).wait_ready()
+    tracking = served.status()["mlflow"]
+
+    is_back = served.kill_child("mlflow")
+    assert ask(served, "nothing waits for it").status_code == 200
+
+    until(is_back)
+    assert served.status()["mlflow"] == tracking
+    assert httpx.get(f"{tracking}/health", timeout=10).status_code == 200

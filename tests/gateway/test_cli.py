@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+LAMINA = [sys.executable, "-c", "from gateway.cli import main; main()"]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def lamina(tmp_path: Path) -> Run:
+    def run(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("LAMINA_")}
+        return subprocess.run(
+            [*LAMINA, *arguments],
+            cwd=tmp_path,
+            env={**clean, "PYTHONPATH": os.getcwd(), "COLUMNS": "200", **environment},
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """A gateway that answers every chat with the caller's words, from its exact cache."""
+
+    protocol_version = "HTTP/1.1"
+    seen: ClassVar[list[dict[str, object]]] = []
+
+    def do_GET(self) -> None:
+        self._reply(b'{"object":"list","data":[{"id":"first"},{"id":"second"}]}', {"content-type": "application/json"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.seen.append(body)
+        words = body["messages"][-1]["content"].split(" ")
+        frames = [{"choices": [{"index": 0, "delta": {"content": f"{word} "}}]} for word in words]
+        if words == ["fail"]:
+            frames = [{"error": {"message": "the engine went away"}}]
+        data = "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames) + "data: [DONE]\n\n"
+        self._reply(data.encode(), {"x-lamina-cache": "exact", "x-lamina-call": "C1"})
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def _reply(self, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def gateway() -> Iterator[str]:
+    Gateway.seen.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_help_names_every_command_and_where_settings_come_from(lamina: Run) -> None:
+    shown = lamina("--help")
+
+    assert shown.returncode == 0
+    assert [
+        word for word in ("serve", "chat", "models", "doctor", "lamina.yaml", "LAMINA_") if word not in shown.stdout
+    ] == []
+
+
+def test_the_command_imports_nothing_heavy_before_it_knows_what_to_do() -> None:
+    code = "import sys, gateway.cli; print([m for m in sys.modules if m in {heavy!r}])"
+    heavy = {"torch", "numpy", "redis", "sqlalchemy", "fastapi", "pydantic", "httpx", "yaml", "valkey"}
+
+    shown = subprocess.run(
+        [sys.executable, "-c", code.replace("{heavy!r}", repr(heavy))], capture_output=True, text=True
+    )
+
+    assert shown.stdout.strip() == "[]", shown.stderr
+
+
+def test_a_wrong_setting_is_one_line_and_status_two(lamina: Run, tmp_path: Path) -> None:
+    (tmp_path / "lamina.yaml").write_text("server: {prot: 1}")
+
+    refused = lamina("serve")
+
+    assert refused.returncode == 2
+    assert refused.stderr == "lamina: lamina.yaml: server.prot: unknown key; did you mean 'port'?\n"
+
+
+def test_an_option_is_checked_as_the_setting_is(lamina: Run) -> None:
+    refused = lamina("serve", "--port", "70000")
+
+    assert refused.returncode == 2
+    assert "server.port" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_off_loopback_without_a_key_is_refused(lamina: Run) -> None:
+    refused = lamina("serve", "--host", "0.0.0.0")
+
+    assert refused.returncode == 2
+    assert "keys.master" in refused.stderr
+
+
+def test_chat_streams_the_answer_and_shows_which_layer_gave_it(lamina: Run, gateway: str) -> None:
+    answered = lamina("chat", "hello there", "--url", gateway, "--system", "be brief")
+
+    assert answered.returncode == 0, answered.stderr
+    lines = answered.stdout.splitlines()
+    assert lines[0] == "hello there "
+    assert lines[1].startswith("[from the exact cache; first words ")
+    assert lines[1].endswith("call C1]")
+    assert Gateway.seen[0]["model"] == "first"
+    assert Gateway.seen[0]["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hello there"},
+    ]
+
+
+def test_chat_without_a_question_is_a_conversation_until_the_input_ends(lamina: Run, gateway: str) -> None:
+    talked = lamina("chat", "--url", gateway, "--model", "second", text="one\nfail\ntwo\n")
+
+    assert talked.returncode == 0, talked.stderr
+    assert "the engine went away" in talked.stderr
+    assert [message["content"] for message in Gateway.seen[-1]["messages"]] == ["one", "one ", "two"]  # type: ignore[attr-defined]
+
+
+def test_chat_says_in_one_line_that_nobody_serves(lamina: Run) -> None:
+    refused = lamina("chat", "hello", "--url", "http://127.0.0.1:9")
+
+    assert refused.returncode == 1
+    assert "lamina serve" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_models_says_who_answers_and_where_the_weights_are(lamina: Run, tmp_path: Path) -> None:
+    shown = lamina("models", XDG_CACHE_HOME=str(tmp_path / "cache"))
+
+    assert shown.returncode == 0, shown.stderr
+    assert "smollm2-135m-instruct" in shown.stdout
+    assert "not fetched yet: lamina models fetch" in shown.stdout
+
+
+def test_a_model_that_cannot_be_fetched_is_one_line(lamina: Run) -> None:
+    refused = lamina("models", "fetch", "/no/such/model")
+
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("lamina: no model at '/no/such/model'")
+
+
+def test_doctor_finds_what_is_missing_and_says_how_to_mend_it(lamina: Run, tmp_path: Path) -> None:
+    (tmp_path / "lamina.yaml").write_text(
+        "{models: [{id: echo, backends: [{type: echo}]}, "
+        "{id: far, backends: [{type: openai_compatible, base_url: 'http://127.0.0.1:9/v1'}]}], "
+        "cache: {semantic: {enabled: false}}, redis: {url: 'redis://127.0.0.1:9'}, server: {port: 0}}"
+    )
+
+    shown = lamina("doctor")
+
+    assert shown.returncode == 1
+    missing = [line for line in shown.stdout.splitlines() if line.startswith("missing")]
+    assert len(missing) == 2
+    assert "redis.url" in missing[0]
+    assert "far at http://127.0.0.1:9/v1" in missing[1]
+
+
+def test_doctor_is_content_where_nothing_is_missing(lamina: Run, tmp_path: Path) -> None:
+    (tmp_path / "lamina.yaml").write_text(
+        "{models: [{id: echo, backends: [{type: echo}]}], cache: {semantic: {enabled: false}}, server: {port: 0}}"
+    )
+
+    shown = lamina("doctor")
+
+    assert shown.returncode == 0, shown.stdout
+    assert "a private Valkey" in shown.stdout
