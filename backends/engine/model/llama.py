@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from backends.engine.model.shape import ModelShape
 from backends.engine.model.weights import LayerWeights, ModelWeights
 
-# A bfloat16 has 8 bits of significand: what is less than this share of the largest logit below it may be rounded past it.
+# A bfloat16 has 8 bits of significand: what is less than this share below the largest logit may be rounded past it.
 _ROUNDING = 2.0**-6
 
 

@@ -1,4 +1,4 @@
-"""The weights of a model as the engine computes with them: fused projections, one device, one type but for the norms."""
+"""The weights of a model as the engine computes with them: fused projections, one type but for the norms."""
 
 from __future__ import annotations
 
