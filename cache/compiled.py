@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from orchestration.core.lifeline import report
@@ -31,11 +32,13 @@ def hash_model(model_folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-async def ensure_compiled(model_folder: Path, *, base: Path, name: str, precision: str) -> Path:
+async def ensure_compiled(
+    model_folder: Path, *, base: Path, name: str, precision: str, tell: Callable[..., None] = report
+) -> Path:
     """Return the folder of the exported model, exporting it in a process of its own where it is not there yet.
 
-    Progress lines of that process are passed on to our own stdout. Safe in several processes at once: the last step
-    is one rename. Raises `ExportFailed`.
+    Progress lines of that process are passed to `tell`, as `(event, **fields)`. Safe in several processes at once:
+    the last step is one rename. Raises `ExportFailed`.
     """
     model_hash = await asyncio.to_thread(hash_model, model_folder)
     home = base / f"{name}-{model_hash}-{precision}-{EXPORTER_VERSION}"
@@ -44,7 +47,7 @@ async def ensure_compiled(model_folder: Path, *, base: Path, name: str, precisio
     base.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=base, prefix="exporting-") as scratch:
         made = Path(scratch) / "made"
-        await _run_export(model_folder, made, precision)
+        await _run_export(model_folder, made, precision, tell)
         description = json.loads((made / "encoder.json").read_text())
         revision = f"{name}@{model_hash}/{precision}-{EXPORTER_VERSION}"
         (made / "encoder.json").write_text(json.dumps({**description, "name": name, "revision": revision}))
@@ -53,7 +56,7 @@ async def ensure_compiled(model_folder: Path, *, base: Path, name: str, precisio
     return home
 
 
-async def _run_export(model_folder: Path, out: Path, precision: str) -> None:
+async def _run_export(model_folder: Path, out: Path, precision: str, tell: Callable[..., None]) -> None:
     command = [sys.executable, "-m", "cache.export", str(model_folder), str(out), "--precision", precision]
     child = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
@@ -61,7 +64,7 @@ async def _run_export(model_folder: Path, out: Path, precision: str) -> None:
     assert child.stdout is not None
     try:
         async for line in child.stdout:
-            report(**json.loads(line))
+            tell(**json.loads(line))
         if await child.wait() != 0:
             raise ExportFailed(f"exporting {model_folder} ended with status {child.returncode}; its log says why")
     finally:

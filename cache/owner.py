@@ -100,7 +100,7 @@ async def _serve_until(stop: asyncio.Event, options: OwnerOptions) -> None:
 
 def parse(arguments: Sequence[str]) -> OwnerOptions:
     """Read the command line; exits with a usage message where it is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m cache.owner", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m cache.owner", description=__doc__, fromfile_prefix_chars="@")
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket to answer on")
     parser.add_argument("--model", type=Path, required=True, help="a sentence-transformers folder")
     parser.add_argument("--name", default="all-minilm-l6-v2", help="the model's name in revisions and records")

@@ -63,6 +63,11 @@ def cache_folder() -> Path:
     return Path(base) / "lamina"
 
 
+def compiled_folder() -> Path:
+    """Return the folder where exported encoders are kept; every user of the cache folder shares them."""
+    return cache_folder() / "compiled"
+
+
 def locate(model: str) -> Path | None:
     """Return the path of a model that is on this machine already: a packaged one by its id, any other by its path."""
     packaged = PACKAGED.get(model)

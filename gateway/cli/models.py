@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from gateway.supervisor.plan import models_needed
 def list_models(config: Path | None) -> None:
     """Print every model id with its backends and where its weights lie."""
     settings = load_settings(config, environment=process_environment())
-    table = Table("id", "answered by", "weights")
+    table = Table("id", "answered by")
+    table.add_column("weights", overflow="fold")
     for model in settings.models:
         for backend in model.backends:
             table.add_row(model.id, _describe(backend), _place(settings, backend))
@@ -27,8 +29,12 @@ def list_models(config: Path | None) -> None:
 
 
 def fetch_models(names: Sequence[str], config: Path | None) -> None:
-    """Fetch the named models, or all that the settings need; raises `StartRefused` where one cannot be had."""
-    wanted = list(names) or models_needed(load_settings(config, environment=process_environment()))
+    """Fetch the named models, or all that the settings need; raises `StartRefused` where one cannot be had.
+
+    The embedder is exported too, so that a first start has nothing left to prepare.
+    """
+    settings = load_settings(config, environment=process_environment())
+    wanted = list(names) or models_needed(settings)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, transient=True) as progress:
         for name in wanted:
@@ -42,6 +48,21 @@ def fetch_models(names: Sequence[str], config: Path | None) -> None:
             except (ModelMissing, OSError) as exc:
                 raise StartRefused(str(exc)) from exc
             progress.console.print(f"{name}: {path}", soft_wrap=True, highlight=False)
+            if name == settings.cache.semantic.model:
+                progress.update(task, description=f"{name}: exporting the encoder", total=None)
+                folder = _export(path, name)
+                progress.console.print(f"{name}: {folder}", soft_wrap=True, highlight=False)
+
+
+def _export(path: Path, name: str) -> Path:
+    # Heavy and only of use here: the supervisor never imports the cache.
+    from cache.compiled import ExportFailed, ensure_compiled
+
+    base = model_store.compiled_folder()
+    try:
+        return asyncio.run(ensure_compiled(path, base=base, name=name, precision="int8", tell=lambda *_, **__: None))
+    except ExportFailed as exc:
+        raise StartRefused(str(exc)) from exc
 
 
 def _describe(backend: BackendSettings) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
+import secrets
+from pathlib import Path
 
 from gateway.refusals import SettingsError
 from gateway.settings.tree import BackendSettings, ModelSettings, Settings
@@ -12,7 +15,10 @@ BACKEND_TYPES = ("engine", "embedder", "echo", "openai_compatible")
 
 
 def with_master_key(settings: Settings) -> Settings:
-    """Take the master key from its file where one is named; raises `SettingsError` where that cannot be."""
+    """Take the master key from its file where one is named; raises `SettingsError` where that cannot be.
+
+    A file that is not there yet is made, with a random key that its owner alone can read: a first start is safe.
+    """
     keys = settings.keys
     if keys.master is not None and not keys.master.reveal().strip():
         raise SettingsError("keys.master: is empty; give a long random text")
@@ -21,12 +27,23 @@ def with_master_key(settings: Settings) -> Settings:
     if keys.master is not None:
         raise SettingsError("keys.master_file: keys.master is set too; keep one of them")
     try:
-        text = keys.master_file.expanduser().read_text(encoding="utf-8").strip()
+        text = _read_or_make(keys.master_file.expanduser()).strip()
     except (OSError, UnicodeDecodeError) as exc:
-        raise SettingsError(f"keys.master_file: cannot read {keys.master_file}: {exc}") from exc
+        raise SettingsError(f"keys.master_file: cannot read or make {keys.master_file}: {exc}") from exc
     if not text:
         raise SettingsError(f"keys.master_file: {keys.master_file} is empty; write a long random text into it")
     return settings.model_copy(update={"keys": keys.model_copy(update={"master": Secret(text)})})
+
+
+def _read_or_make(file: Path) -> str:
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return file.read_text(encoding="utf-8")
+    with os.fdopen(handle, "w", encoding="utf-8") as made:
+        key = f"sk-lamina-{secrets.token_urlsafe(32)}"
+        made.write(f"{key}\n")
+    return key
 
 
 def with_embedder(settings: Settings) -> Settings:

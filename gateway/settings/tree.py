@@ -155,7 +155,10 @@ class ValidatorSettings(Section):
 
 
 class KeySettings(Section):
-    """Who may call: with a master key every call carries it; `required` refuses a start without one."""
+    """Who may call: with a master key every call carries it; `required` refuses a start without one.
+
+    `master_file` holds the key; it is made with a random one where it is not there yet.
+    """
 
     required: bool = False
     master: SecretText | None = None

@@ -85,12 +85,15 @@ def owner_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--name": model_name(semantic.model),
         "--redis": redis_url(settings, place.sockets),
         "--state": str(place.state.path / "cache"),
+        "--compiled": str(model_store.compiled_folder()),
         "--max-batch-size": str(semantic.max_batch_size),
         "--max-queue-delay-ms": f"{semantic.max_queue_delay_ms:g}",
     }
+    words = [word for pair in arguments.items() for word in pair]
+    words = [word for pair in arguments.items() for word in pair]
     return ChildSpec(
         name="cache-owner",
-        command=place.python("cache.owner", *(word for pair in arguments.items() for word in pair)),
+        command=place.python("cache.owner", _in_file(place, "cache-owner", words)),
         environment=place.child_environment(),
         log=place.log("cache-owner"),
         quiet_s=600.0,

@@ -194,6 +194,18 @@ def test_the_master_key_is_read_from_its_file(tmp_path: Path) -> None:
     assert settings.keys.master.reveal() == "sk-master"
 
 
+def test_a_master_key_file_that_is_not_there_is_made_once(tmp_path: Path) -> None:
+    text = yaml.safe_dump({"keys": {"required": True, "master_file": str(tmp_path / "key")}})
+
+    first, second = parse(text).keys.master, parse(text).keys.master
+
+    assert first is not None
+    assert second is not None
+    assert len(first.reveal()) > 40
+    assert first.reveal() == second.reveal()
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
 def test_an_empty_master_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("\n")
 
