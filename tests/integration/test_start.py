@@ -177,6 +177,19 @@ def test_a_strangers_layer_from_one_file_answers(serve: Serve, tmp_path: Path) -
     assert ask(served, "hello").json()["choices"][0]["message"]["content"] == "HELLO!"
 
 
+def test_guardrails_checks_run_in_their_worker_and_fail_as_they_say_while_it_is_down(serve: Serve) -> None:
+    checks = "validators: {input: [{check: guardrails/valid-length, min: 1, max: 20, on_fail: block, fail: closed}]}"
+    served = serve(config=ECHO + checks).wait_ready()
+    assert ask(served, "short").status_code == 200
+    assert ask(served, "much longer than twenty characters").status_code == 400
+
+    is_back = served.kill_child("guardrails")
+
+    assert ask(served, "also short").status_code == 503
+    until(is_back)
+    until(lambda: ask(served, "also short").status_code == 200)
+
+
 def test_hanging_up_without_a_terminal_changes_nothing(serve: Serve) -> None:
     served = serve(config=ECHO).wait_ready()
 
@@ -201,6 +214,7 @@ def test_with_mlflow_every_call_is_a_trace_after_sigterm(serve: Serve) -> None:
     assert psutil.wait_procs(family, timeout=1)[1] == []
 
 
+@pytest.mark.long
 def test_a_killed_mlflow_comes_back_on_its_port(serve: Serve) -> None:
     served = serve("--mlflow", config=ECHO).wait_ready()
     tracking = served.status()["mlflow"]
