@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -47,7 +47,7 @@ class Gateway(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.seen.append(body)
         words = body["messages"][-1]["content"].split(" ")
-        frames = [{"choices": [{"index": 0, "delta": {"content": f"{word} "}}]} for word in words]
+        frames: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": {"content": f"{word} "}}]} for word in words]
         if words == ["fail"]:
             frames = [{"error": {"message": "the engine went away"}}]
         data = "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames) + "data: [DONE]\n\n"

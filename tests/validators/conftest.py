@@ -16,7 +16,10 @@ import pytest
 
 from validators.guardrails_client import GuardrailsClient
 
-CHECKS = [{"check": "guardrails/valid-length", "options": {"max": 10}}, {"check": "guardrails/secrets-present"}]
+CHECKS: list[dict[str, Any]] = [
+    {"check": "guardrails/valid-length", "options": {"max": 10}},
+    {"check": "guardrails/secrets-present"},
+]
 ROOT = Path(__file__).resolve().parents[2]
 
 WATCH = """

@@ -264,7 +264,7 @@ async def test_length_counts_what_leaves_after_other_rewrites() -> None:
 async def test_an_answer_that_calls_a_tool_has_no_text_to_measure() -> None:
     script: list[Event | Exception] = [Start("m", "b"), tool_piece("{}", name="f"), Finish({0: "tool_calls"})]
 
-    rows = [{"check": "length", "min_chars": 5}, {"check": "json"}]
+    rows: list[dict[str, Any]] = [{"check": "length", "min_chars": 5}, {"check": "json"}]
 
     assert await run(output(*rows), Scripted(script)) == script
 

@@ -152,7 +152,10 @@ def test_the_hash_of_the_policy_changes_with_everything_that_decides(monkeypatch
 
 
 def test_the_worker_is_told_of_each_guardrails_check_once() -> None:
-    rows = [{"check": "guardrails/valid-length", "max": 9, "timeout_s": 1}, {"check": "secrets"}]
+    rows: list[dict[str, Any]] = [
+        {"check": "guardrails/valid-length", "max": 9, "timeout_s": 1},
+        {"check": "secrets"},
+    ]
     specs = parse_specs(rows, stage="input")
 
     assert guardrails_specs(specs, specs) == [{"check": "guardrails/valid-length", "options": {"max": 9}}]

@@ -12,6 +12,7 @@ from backends.engine.model.weights import LayerWeights, ModelWeights
 
 # A bfloat16 has 8 bits of significand: what is less than this share below the largest logit may be rounded past it.
 _ROUNDING = 2.0**-6
+_MAX_EXACT = 256
 
 
 class LayerAttention(Protocol):
@@ -56,7 +57,9 @@ class Llama:
         if head.dtype is torch.float32:
             return logits
         largest = logits.amax(dim=-1, keepdim=True)
-        rows, ids = torch.nonzero(logits >= largest - largest.abs() * _ROUNDING, as_tuple=True)
+        likely = logits >= largest - largest.abs() * _ROUNDING
+        likely &= likely.sum(dim=-1, keepdim=True) <= _MAX_EXACT  # in a flat row nothing hangs on the rounding
+        rows, ids = torch.nonzero(likely, as_tuple=True)
         logits[rows, ids] = (head[ids].float() * normed[rows]).sum(dim=-1)
         return logits
 
