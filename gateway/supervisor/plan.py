@@ -90,7 +90,6 @@ def owner_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--max-queue-delay-ms": f"{semantic.max_queue_delay_ms:g}",
     }
     words = [word for pair in arguments.items() for word in pair]
-    words = [word for pair in arguments.items() for word in pair]
     return ChildSpec(
         name="cache-owner",
         command=place.python("cache.owner", _in_file(place, "cache-owner", words)),
