@@ -90,7 +90,7 @@ class Served:
 
         def is_back() -> bool:
             now = self.child(name)
-            return now["restarts"] > before["restarts"] and now["state"] == "ready"
+            return bool(now["restarts"] > before["restarts"] and now["state"] == "ready")
 
         return is_back
 
