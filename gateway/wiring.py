@@ -140,11 +140,15 @@ class _Wiring:
             ttl_s=exact.ttl_s,
             route_of=self._routes.of,
             policy_of=partial(_always, self._checks.policy),
-            leases=self._store,
+            leases=self._store if self._has_company() else None,  # three commands per miss
             is_last_tier=not self._settings.uses_semantic_cache,
         )
         self._closers.append(layer.aclose)
         return layer
+
+    def _has_company(self) -> bool:
+        """Tell whether other workers or nodes may ask the same at the same time."""
+        return self._settings.server.workers > 1 or self._settings.redis.url is not None
 
     def _semantic_cache(self) -> Layer | None:
         semantic = self._settings.cache.semantic
