@@ -1,4 +1,4 @@
-"""Rules of the onion that can be read off the source: nobody drives the next handler bare, or sets a context variable."""
+"""Rules of the onion that show in the source: nobody drives the next handler bare, or sets a context variable."""
 
 from __future__ import annotations
 
