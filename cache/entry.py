@@ -137,8 +137,9 @@ def _pack(event: Event) -> list[Any]:
                 usage.completion_tokens,
                 usage.cached_tokens,
                 usage.reasoning_tokens,
+                usage.cache_write_tokens,
             ]
-            return ["f", list(event.reasons.items()), counts]
+            return ["f", list(event.reasons.items()), counts, list(event.stops.items())]
         case _:
             assert_never(event)
 
@@ -157,8 +158,12 @@ def _unpack(packed: list[Any]) -> Event:
             return Start(model, backend)
         case ["d", int(choice), str(part), str(text), data, logprobs]:
             return Delta(choice, Part(part), text, data, logprobs)
-        case ["f", list(reasons), counts]:
-            return Finish({int(choice): str(reason) for choice, reason in reasons}, counts and Usage(*counts))
+        case ["f", list(reasons), counts, *stops] if len(stops) <= 1:  # an older version wrote no stops
+            return Finish(
+                {int(choice): str(reason) for choice, reason in reasons},
+                counts and Usage(*counts),
+                stops={int(choice): str(stop) for choice, stop in (stops[0] if stops else ())},
+            )
         case _:
             raise ValueError("an event of an unknown shape")
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 
 from cache.entry import Entry
-from orchestration.core import Call, Delta, Event, Part, Start
+from orchestration.core import Call, Delta, Event, Finish, Part, Start, Usage
 
 _PIECE_CHARS = 24
 _MAX_PIECES = 64
@@ -20,14 +20,24 @@ async def replay(entry: Entry, call: Call) -> AsyncGenerator[Event, None]:
 
     The pieces' concatenation is the kept text; reasoning, tool calls, logprobs and usage come back unchanged.
     """
-    if not any(isinstance(event, Start) for event in entry.events):
-        yield Start(entry.model, entry.backend)
+    yield _start_of(entry)
     for event in entry.events:
+        if isinstance(event, Start):
+            continue
         if call.request.is_streamed and isinstance(event, Delta):
             for piece in cut(event):
                 yield piece
         else:
             yield event
+
+
+def _start_of(entry: Entry) -> Start:
+    """Begin with the prompt's part of the usage, which is known by now."""
+    start = next((event for event in entry.events if isinstance(event, Start)), Start(entry.model, entry.backend))
+    usage = next((event.usage for event in entry.events if isinstance(event, Finish)), None)
+    if usage is None:
+        return start
+    return replace(start, usage=Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens))
 
 
 def cut(delta: Delta) -> Iterator[Delta]:

@@ -57,7 +57,7 @@ class LocalBackend:
         generation = await self._model.link.submit(submissions)
         try:
             steps = await self._take(generation, begun_s + min(self._first_token_s, self._total_s), kind=request.kind)
-            yield Start(model=info.name, backend=self._name)
+            yield Start(model=info.name, backend=self._name, usage=_prompt_usage(prompts, steps))
             while True:
                 for step in steps:
                     choice = choices[step.index]
@@ -138,6 +138,12 @@ def _prepare(count: int, sampling: Sampling, *, kind: Kind, text: LocalText) -> 
     ]
 
 
+def _prompt_usage(prompts: Sequence[Sequence[int]], steps: Sequence[Step]) -> Usage:
+    """Count the prompt; what of it was in the engine's cache is known for one prompt only, by the first step."""
+    cached = steps[0].cached_tokens if len(prompts) == 1 else 0
+    return Usage(prompt_tokens=sum(map(len, prompts)), cached_tokens=cached)
+
+
 def _finish(choices: Sequence[Choice], *, prompts: Sequence[Sequence[int]], num_choices: int) -> Finish:
     """Sum the usage up: a prompt counts once, however many choices go on from it."""
     usage = Usage(
@@ -145,7 +151,11 @@ def _finish(choices: Sequence[Choice], *, prompts: Sequence[Sequence[int]], num_
         completion_tokens=sum(choice.num_tokens for choice in choices),
         cached_tokens=sum(choice.num_cached for choice in choices[::num_choices]),
     )
-    return Finish(reasons={index: choice.reason or "" for index, choice in enumerate(choices)}, usage=usage)
+    return Finish(
+        reasons={index: choice.reason or "" for index, choice in enumerate(choices)},
+        usage=usage,
+        stops={index: choice.stop for index, choice in enumerate(choices) if choice.stop is not None},
+    )
 
 
 def _translate(refusal: EngineRefused, *, kind: Kind) -> LaminaError:

@@ -31,6 +31,11 @@ class Choice:
         self.num_cached = 0
         """Tokens of the prompt that the engine had computed before."""
 
+    @property
+    def stop(self) -> str | None:
+        """Return the stop string that ended the choice, if one did."""
+        return self._detokenizer.stop
+
     def advance(self, step: Step) -> Delta | None:
         """Take what was ready and return what can be given out of it; raises `BackendError` for a failed sequence.
 

@@ -24,8 +24,13 @@ class Detokenizer:
         """Characters decoded so far, held back or not."""
         self.num_released = 0
         """Characters given out so far."""
-        self.is_stopped = False
-        """Whether a stop string was found; nothing more comes out."""
+        self.stop: str | None = None
+        """The stop string that was found; nothing more comes out."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Tell whether a stop string was found."""
+        return self.stop is not None
 
     def push(self, piece: bytes) -> str:
         """Take the next bytes and return the text that they make sure."""
@@ -43,20 +48,20 @@ class Detokenizer:
             return ""
         self.num_decoded += len(decoded)
         text = self._held + decoded
-        cut = self._find_stop(text)
-        if cut is None:
+        found = self._find_stop(text)
+        if found is None:
             cut = len(text) - self._count_held(text)
             self._held = text[cut:]
         else:
-            self.is_stopped = True
+            cut, self.stop = found
             self._held = ""
         self.num_released += cut
         return text[:cut]
 
-    def _find_stop(self, text: str) -> int | None:
-        """Return where the stop string begins that is complete first."""
-        found = [(begin + len(stop), begin) for stop in self._stops if (begin := text.find(stop)) >= 0]
-        return min(found)[1] if found else None
+    def _find_stop(self, text: str) -> tuple[int, str] | None:
+        """Return where the stop string begins that is complete first, and the string."""
+        found = [(begin + len(stop), begin, stop) for stop in self._stops if (begin := text.find(stop)) >= 0]
+        return min(found)[1:] if found else None
 
     def _count_held(self, text: str) -> int:
         """Count the characters at the end that may begin a stop string."""

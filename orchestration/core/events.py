@@ -20,12 +20,16 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that a call was counted for; `cached_tokens` is the part of the prompt that was not computed anew."""
+    """Tokens that a call was counted for.
+
+    Parts of the prompt: `cached_tokens` were not computed anew, `cache_write_tokens` were put into a provider's cache.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -35,10 +39,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The answer begins: the model that gives it (its real name) and the backend that runs it."""
+    """The answer begins: the model that gives it (its real name) and the backend that runs it.
+
+    `usage` is what is counted by then, where anything is: the prompt's part.
+    """
 
     model: str
     backend: str
+    # Not compared: the same answer begins the same way, whoever counted its prompt early.
+    usage: Usage | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +72,16 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The answer is complete: why each choice ended (OpenAI's words) and what it used, if anybody counted."""
+    """The answer is complete: why each choice ended (OpenAI's words) and what it used, if anybody counted.
+
+    `stops` holds, by choice, the stop string that ended it, where the backend says so.
+    """
 
     reasons: Mapping[int, str] = field(default_factory=lambda: {0: "stop"})
     usage: Usage | None = None
     raw: bytes | None = None
     dialect: str | None = None
+    stops: Mapping[int, str] = field(default_factory=dict)
 
 
 Event = Start | Delta | Finish

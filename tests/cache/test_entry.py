@@ -25,7 +25,8 @@ DELTAS = st.builds(
 FINISHES = st.builds(
     Finish,
     reasons=st.dictionaries(st.integers(0, 2), st.text(max_size=9)),
-    usage=st.none() | st.builds(Usage, *[st.integers(0, 10**9)] * 4),
+    usage=st.none() | st.builds(Usage, *[st.integers(0, 10**9)] * 5),
+    stops=st.dictionaries(st.integers(0, 2), st.text(max_size=9)),
 )
 
 

@@ -96,6 +96,15 @@ async def test_an_entry_without_start_gets_one() -> None:
     assert events[0] == Start("model", "backend")
 
 
+async def test_a_replay_begins_with_the_count_of_its_prompt() -> None:
+    finish = Finish(usage=Usage(7, 2, cached_tokens=3))
+
+    start, *_ = await told(an_entry(Start("m", "b"), Delta(text="x"), finish), is_streamed=True)
+
+    assert isinstance(start, Start)
+    assert start.usage == Usage(prompt_tokens=7, cached_tokens=3)
+
+
 async def test_reasoning_comes_back_as_reasoning() -> None:
     reasoning = "because " * 50
     entry = an_entry(Start("m", "b"), Delta(part=Part.REASONING, text=reasoning), Delta(text="42"), Finish())

@@ -104,6 +104,10 @@ async def test_a_stop_string_cuts_counts_and_aborts_the_rest(
 
     answer = await ask(backend, chat_call(stop=["STOP", "never"]))
 
+    assert answer.finish.stops == {0: "STOP"}
+    assert answer.start.usage is not None
+    assert answer.finish.usage is not None
+    assert answer.start.usage.prompt_tokens == answer.finish.usage.prompt_tokens > 0
     assert answer.text() == "a b "
     assert answer.finish.reasons == {0: "stop"}
     until = next(count for count in range(len(ids)) if "STOP" in text.decode(ids[:count]))
