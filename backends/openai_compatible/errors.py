@@ -15,6 +15,7 @@ from orchestration.core.errors import (
     BackendRefused,
     BackendTimeout,
     BackendUnavailable,
+    CredentialsRefused,
     LaminaError,
     Overloaded,
 )
@@ -64,8 +65,8 @@ def build_error(
     match status:
         case 400 | 404 | 413 | 422:
             return BackendRefused(message, status=status, param=fault.param, code=fault.code)
-        case 401 | 403:
-            return BackendError(f"{backend}: the provider refused our credentials")
+        case 401 | 402 | 403:
+            return CredentialsRefused(f"{backend}: the provider refused our credentials")
         case 429:
             return Overloaded(f"{backend} is overloaded: {message}", retry_after_s=retry_after_s)
         case 408 | 504:

@@ -15,6 +15,7 @@ LaminaError
   BackendError              502  a backend answered wrongly
     BackendUnavailable      503  a backend cannot be reached, or died
     BackendTimeout          504  a backend took too long
+    CredentialsRefused      502  a backend refused our credentials for it
     BackendRefused          any  a backend refused the request as the client's fault
   StreamBroken              502  a backend's stream broke off after content had been sent
   ServerError               500  a fault of ours
@@ -154,6 +155,13 @@ class BackendTimeout(BackendError):
 
     status = 504
     code = "backend_timeout"
+    is_retryable = False
+
+
+class CredentialsRefused(BackendError):
+    """A backend refused our own key for it, or that key's account: other backends have others."""
+
+    code = "backend_credentials_refused"
     is_retryable = False
 
 

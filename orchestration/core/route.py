@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestration.core.balance import Strategy
+from orchestration.core.complexity import ModelChoice
 from orchestration.core.events import Usage
+from orchestration.core.hedge import Hedge
 from orchestration.core.protocols import Backend
 from orchestration.core.request import Kind
 
@@ -26,8 +29,31 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What a route says of one backend: `id` names the deployment everywhere; without a price the route's counts."""
+
+    id: str
+    weight: float = 1.0
+    price: Price | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One backend of a route, with its terms."""
+
+    backend: Backend
+    id: str
+    weight: float
+    price: Price
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
-    """A model's backends in turn, each asked again `retries` times, then the models to fall back to."""
+    """A model's backends by `strategy`, each asked again `retries` times, then the models to fall back to.
+
+    `terms`, where given, has one element a backend. A route with a `choice` has no backends: it picks a model by
+    the request. `hedge` allows a second try beside a slow first one.
+    """
 
     model: str
     backends: tuple[Backend, ...]
@@ -35,3 +61,17 @@ class Route:
     retries: int = 1
     fallbacks: tuple[str, ...] = ()
     price: Price = Price()
+    strategy: Strategy = Strategy.ROUND_ROBIN
+    terms: tuple[Terms, ...] = ()
+    hedge: Hedge | None = None
+    choice: ModelChoice | None = None
+
+    def targets(self) -> tuple[Target, ...]:
+        """List the backends with their terms; those without any are known by the model and their place."""
+        terms = self.terms or tuple(
+            Terms(f"{self.model}/{place}:{backend.name}") for place, backend in enumerate(self.backends)
+        )
+        return tuple(
+            Target(backend, one.id, one.weight, one.price or self.price)
+            for backend, one in zip(self.backends, terms, strict=True)
+        )

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 
+from orchestration.core.attempt import Claim, attempt
 from orchestration.core.call import Call
-from orchestration.core.errors import BackendError, InvalidRequest, LaminaError, NotFound, StreamBroken
-from orchestration.core.events import Event, Finish, Start
-from orchestration.core.notes import Attempt
-from orchestration.core.protocols import Backend
+from orchestration.core.errors import InvalidRequest, LaminaError, NotFound
+from orchestration.core.events import Event
+from orchestration.core.hedge import HedgeBudget, race
 from orchestration.core.retry import Backoff
 from orchestration.core.route import Route
-
-
-@dataclass(frozen=True, slots=True)
-class _Try:
-    """One try to be made: `repeat` counts how often this backend was asked before for this call."""
-
-    route: Route
-    backend: Backend
-    repeat: int
+from orchestration.core.standing import Standings
+from orchestration.core.tries import Tries, Try, note_of
 
 
 class Router:
@@ -32,30 +23,38 @@ class Router:
 
     Nothing is yielded before the first content, so an error up to there may still fall back; an error after it
     ends the call. A backend whose stream ends without a `Finish` has broken off: no finish reason is invented.
+    Backends that fail are left alone for a while (`standings`), and asked all the same where no other one answers.
     """
 
     def __init__(
         self,
         routes: Mapping[str, Route],
         *,
+        standings: Standings | None = None,
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        rng: random.Random | None = None,
     ) -> None:
         self._routes = routes
+        self._standings = standings or Standings()
         self._backoff = backoff or Backoff()
         self._sleep = sleep
-        self._turns = {model: itertools.count() for model in routes}
+        self._tries = Tries(routes, self._standings, rng=rng or random.Random())
+        self._budgets = {name: HedgeBudget(route.hedge) for name, route in routes.items() if route.hedge is not None}
 
     async def __call__(self, call: Call, /) -> AsyncGenerator[Event, None]:
         """Answer the call; raises the last backend's error when none gave content."""
         last: LaminaError | None = None
-        for one in self._tries(call):
+        hedged: set[str] = set()
+        for one in self._tries.of(call, self._routes_of(call)):
+            if one.target.id in hedged:
+                continue  # it failed already, beside the one before it
             if one.repeat and last is not None:
                 if not last.is_retryable:
                     continue
                 await self._sleep(self._backoff.wait_s(one.repeat, last))
             try:
-                async with aclosing(_attempt(call, one)) as events:
+                async with aclosing(self._ask(call, one, hedged)) as events:
                     async for event in events:
                         yield event
                 return
@@ -75,12 +74,27 @@ class Router:
             raise NotFound(message, param="model", code="model_not_found")
         return route
 
-    def _tries(self, call: Call) -> Iterator[_Try]:
-        for route in self._routes_of(call):
-            turn = next(self._turns[route.model]) % len(route.backends)
-            for backend in route.backends[turn:] + route.backends[:turn]:
-                for repeat in range(1 + route.retries):
-                    yield _Try(route, backend, repeat)
+    def _ask(self, call: Call, one: Try, hedged: set[str]) -> AsyncGenerator[Event, None]:
+        """Ask one backend and, where its route allows it and it is slow, a second one beside it."""
+        claim = Claim()
+        first = attempt(call, one, self._standings, claim)
+        budget = self._budgets.get(one.route.model)
+        if budget is None or one.repeat:
+            return first
+        wait_s = budget.wait_s()
+        timed = budget.timed(first, clock=self._standings.clock)
+        spare = one.spare
+        if wait_s is None or spare is None:
+            return timed
+
+        def second() -> AsyncGenerator[Event, None] | None:
+            if spare.id in hedged or not budget.take():
+                return None
+            hedged.add(spare.id)
+            note_of(call)["hedge"] = {"after_ms": wait_s * 1000.0, "backend": spare.id}
+            return attempt(call, Try(one.route, spare, 0, one.is_fallback), self._standings, claim)
+
+        return race(timed, second, wait=self._sleep(wait_s))
 
     def _routes_of(self, call: Call) -> Iterator[Route]:
         route = self.route(call.request.model)
@@ -88,66 +102,10 @@ class Router:
             kinds = ", ".join(sorted(route.kinds))
             message = f"The model '{route.model}' does not answer {call.kind} calls, only: {kinds}."
             raise InvalidRequest(message, param="model")
+        if route.choice is not None:
+            chosen, note_of(call)["complexity"] = route.choice.choose(call.request)
+            route = self._routes[chosen]
         yield route
         for model in route.fallbacks:
             if call.kind in self._routes[model].kinds:
                 yield self._routes[model]
-
-
-async def _attempt(call: Call, one: _Try) -> AsyncGenerator[Event, None]:
-    """Pass on one backend's answer from its first content on; note how the try went.
-
-    An error after content is raised as `StreamBroken`, which nobody retries.
-    """
-    begun = time.monotonic()
-    route, backend, notes = one.route, one.backend, call.notes
-
-    def note(error: LaminaError | None = None) -> None:
-        code = None if error is None else error.code or error.type
-        duration_ms = (time.monotonic() - begun) * 1000.0
-        notes.attempts.append(Attempt(route.model, backend.name, error=code, duration_ms=duration_ms))
-
-    is_begun = False
-    try:
-        async with aclosing(_from_first_content(backend, _as_asked(call, route))) as events:
-            async for event in events:
-                if not is_begun:
-                    is_begun = True
-                    note()
-                    notes.backend = backend.name
-                    notes.is_fallback = route.model != call.request.model
-                if isinstance(event, Start):
-                    notes.model = event.model
-                elif isinstance(event, Finish) and event.usage is not None:
-                    notes.cost_usd = route.price.cost_usd(event.usage)
-                yield event
-    except LaminaError as exc:
-        note(exc)
-        if is_begun:
-            raise StreamBroken(f"the answer broke off: {exc.message}") from exc
-        raise
-
-
-def _as_asked(call: Call, route: Route) -> Call:
-    """Ask a fallback by its own name."""
-    if route.model == call.request.model:
-        return call
-    return replace(call, request=call.request.with_fields(model=route.model))
-
-
-async def _from_first_content(backend: Backend, call: Call) -> AsyncGenerator[Event, None]:
-    """Pass on a backend's events, its `Start` withheld until content or the end follows it."""
-    start: Start | None = None
-    is_finished = False
-    async with aclosing(backend(call)) as events:
-        async for event in events:
-            if isinstance(event, Start):
-                start = event
-                continue
-            if start is not None:
-                yield start
-                start = None
-            is_finished = isinstance(event, Finish)
-            yield event
-    if not is_finished:
-        raise BackendError(f"{backend.name} ended its answer without saying why")
