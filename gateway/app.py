@@ -12,10 +12,10 @@ from starlette.exceptions import HTTPException
 
 from gateway.access import Gatekeeper
 from gateway.admin import admin_routes
-from gateway.dialects import Dialect, OpenAIChat, OpenAICompletions, OpenAIEmbeddings
+from gateway.dialects import AnthropicMessages, Dialect, OpenAIChat, OpenAICompletions, OpenAIEmbeddings
 from gateway.edge import Edge, Endpoint
 from gateway.endpoints import Generation, Health, Models
-from gateway.error_body import error_body, error_headers, fault_error, status_of
+from gateway.error_body import error_headers, error_reply, fault_error
 from gateway.exchange import CALL_KEY, Receive, Scope, Send
 from gateway.http_errors import MethodNotAllowed
 from gateway.metrics import Metrics
@@ -28,6 +28,7 @@ DIALECTS: Mapping[str, type[Dialect]] = {
     "/v1/chat/completions": OpenAIChat,
     "/v1/completions": OpenAICompletions,
     "/v1/embeddings": OpenAIEmbeddings,
+    "/v1/messages": AnthropicMessages,
 }
 
 
@@ -104,10 +105,11 @@ def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics) -> 
     }
 
 
-async def _answer_error(_: Request, error: Exception) -> Response:
+async def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LaminaError), "registered for nothing else"
     headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    return Response(error_body(error), status_of(error), headers, media_type="application/json")
+    status, body = error_reply(error, path=request.url.path, call_id=request.scope[CALL_KEY])
+    return Response(body, status, headers, media_type="application/json")
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gateway.access import Gatekeeper
 from gateway.endpoints.generation import fault_of
-from gateway.error_body import error_body, error_headers, status_of
+from gateway.error_body import error_headers, error_reply
 from gateway.exchange import Exchange, Message, Receive, Scope, Send, headers_of
 from gateway.http_errors import BodyStalled, ClientLeft, MethodNotAllowed, Stopping
 from gateway.metrics import Metrics
@@ -34,7 +34,7 @@ class Edge:
     """Answer the hot paths and pass the others on to `app`.
 
     A path that ends in a slash in `endpoints` answers everything below it. Whatever is raised becomes an error
-    in OpenAI's shape, and every reply has the headers of every reply.
+    in the shape of the path's clients, and every reply has the headers of every reply.
     """
 
     def __init__(
@@ -78,8 +78,7 @@ class Edge:
             self._metrics.observe(exchange)
 
     async def _dispatch(self, exchange: Exchange) -> None:
-        # FastAPI looks at what follows the root path, so the edge has to as well: it guards the admin side.
-        path = exchange.scope["path"].removeprefix(exchange.scope.get("root_path", ""))
+        path = exchange.path
         label, endpoint = self._find(path)
         if endpoint is None:
             await self._pass_on(exchange, path)
@@ -132,4 +131,5 @@ async def _refuse(exchange: Exchange, error: LaminaError) -> None:
         logger.error("reply.cut id=%s error=%s", exchange.id, error.code or error.type)
         return
     write = exchange.reply_early if isinstance(error, (BodyTooLarge, BodyStalled)) else exchange.reply
-    await write(status_of(error), error_body(error), headers=error_headers(error))
+    status, body = error_reply(error, path=exchange.path, call_id=exchange.id)
+    await write(status, body, headers=error_headers(error))

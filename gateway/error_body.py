@@ -1,4 +1,4 @@
-"""An error as OpenAI writes it: the status, the body, and the headers that tell a client when to come back."""
+"""An error on the wire: the status, the body, and the headers that tell a client when to come back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import orjson
 
+from gateway.anthropic_errors import anthropic_error_body, anthropic_status, is_anthropic_path
 from gateway.http_errors import MethodNotAllowed
 from orchestration.core.errors import CacheMissed, LaminaError, ServerError
 
@@ -16,6 +17,13 @@ def status_of(error: LaminaError) -> int:
 
 
 def error_body(error: LaminaError) -> bytes:
+def error_reply(error: LaminaError, *, path: str, call_id: str) -> tuple[int, bytes]:
+    """Return status and body in the shape that the path's clients read."""
+    if is_anthropic_path(path):
+        return anthropic_status(error), anthropic_error_body(error, call_id)
+    return status_of(error), error_body(error)
+
+
     """Write `{"error": {"message", "type", "param", "code"}}`."""
     fields = {"message": _clean(error.message), "type": error.type, "param": error.param, "code": error.code}
     return orjson.dumps({"error": fields})

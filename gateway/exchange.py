@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
+from gateway.anthropic_errors import is_anthropic_path
 from gateway.headers import decision_headers, request_id_of
 from gateway.ids import new_ulid
 from orchestration.core import Delta, Event, Finish, Notes, Start, Usage
@@ -36,6 +37,7 @@ class Exchange:
         "label",
         "model",
         "notes",
+        "path",
         "receive",
         "received_at",
         "request_id",
@@ -50,6 +52,8 @@ class Exchange:
         self.started = time.monotonic()
         self.received_at = time.time()
         self.scope = scope
+        # FastAPI looks at what follows the root path, so the edge has to as well: it guards the admin side.
+        self.path: str = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         self.receive = receive
         self.send = send
         self._lock = asyncio.Lock()
@@ -86,6 +90,8 @@ class Exchange:
 
     def head(self, headers: Headers) -> list[tuple[bytes, bytes]]:
         """Complete a reply's headers by those on every reply."""
+        if is_anthropic_path(self.path):
+            headers = [*headers, (b"request-id", self.id.encode())]
         return [
             *headers,
             (b"x-request-id", self.request_id.encode()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,12 +53,17 @@ class Choice:
 
 
 class Answer:
-    """Everything an answer held; `usage` is None where nobody counted, `is_finished` tells a whole from a cut one."""
+    """Everything an answer held; `usage` is None where nobody counted, `is_finished` tells a whole from a cut one.
 
-    __slots__ = ("_choices", "is_finished", "model", "usage")
+    `deltas` are the pieces as they came, `stops` the stop strings that ended choices.
+    """
+
+    __slots__ = ("_choices", "deltas", "is_finished", "model", "stops", "usage")
 
     def __init__(self) -> None:
         self._choices: dict[int, Choice] = {}
+        self.deltas: list[Delta] = []
+        self.stops: Mapping[int, str] = {}
         self.model: str | None = None
         self.usage: Usage | None = None
         self.is_finished = False
@@ -73,10 +79,12 @@ class Answer:
             case Start():
                 self.model = event.model
             case Delta():
+                self.deltas.append(event)
                 self._choice(event.choice).add(event)
             case Finish():
                 self.is_finished = True
                 self.usage = event.usage
+                self.stops = event.stops
                 for index, reason in event.reasons.items():
                     self._choice(index).reason = reason
 

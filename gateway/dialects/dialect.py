@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.dialects.answer import Answer
 from orchestration.core import Event, Request
 from orchestration.core.errors import LaminaError
+
+NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,10 @@ class StreamEncoder(Protocol):
         """Return the frames that end a stream which broke off after its head was sent."""
         ...
 
+    def encode_keep_alive(self) -> bytes:
+        """Return what tells a client that the answer is still coming."""
+        ...
+
     def encode_end(self) -> bytes:
         """Return what follows the last event's frames."""
         ...
@@ -43,8 +50,11 @@ class Dialect(Protocol):
         """Name the format as `Request.dialect` and `Delta.dialect` do."""
         ...
 
-    def parse(self, body: bytes) -> Request:
-        """Check a body and return the request; raises `InvalidRequest` that names the field."""
+    def parse(self, body: bytes, headers: Mapping[bytes, bytes] = NO_HEADERS) -> Request:
+        """Check a body and return the request; raises `InvalidRequest` that names the field.
+
+        Some formats have fields in the headers, too.
+        """
         ...
 
     def encode(self, answer: Answer, reply: Reply) -> bytes:

@@ -11,7 +11,7 @@ from gateway.body import parse_object
 from gateway.dialects import fields as check
 from gateway.dialects import sse
 from gateway.dialects.answer import Answer, Choice
-from gateway.dialects.dialect import Reply, StreamEncoder
+from gateway.dialects.dialect import NO_HEADERS, Reply, StreamEncoder
 from gateway.dialects.messages import check_messages
 from orchestration.core import Delta, Event, Finish, Kind, Part, Request, Start
 from orchestration.core.errors import InvalidRequest, LaminaError
@@ -24,7 +24,7 @@ class OpenAIChat:
 
     name = "openai.chat"
 
-    def parse(self, body: bytes) -> Request:
+    def parse(self, body: bytes, headers: Mapping[bytes, bytes] = NO_HEADERS) -> Request:
         """Check the body; unknown fields are kept as they came."""
         fields = parse_object(body)
         check.require(fields, "model")
@@ -68,6 +68,8 @@ class _ChatStream:
             case Start():
                 self._writer = self._chunks(event.model)
                 return b""
+            case Delta(part=Part.PAYLOAD):
+                return b""  # what only another dialect can say
             case Delta():
                 return self._chunk(event.choice, self._delta_of(event), logprobs=event)
             case Finish():
@@ -76,6 +78,9 @@ class _ChatStream:
 
     def encode_error(self, error: LaminaError) -> bytes:
         return sse.error_frames(error)
+
+    def encode_keep_alive(self) -> bytes:
+        return sse.KEEP_ALIVE
 
     def encode_end(self) -> bytes:
         return sse.DONE

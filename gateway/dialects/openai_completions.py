@@ -11,7 +11,7 @@ from gateway.body import parse_object
 from gateway.dialects import fields as check
 from gateway.dialects import sse
 from gateway.dialects.answer import Answer, Choice
-from gateway.dialects.dialect import Reply, StreamEncoder
+from gateway.dialects.dialect import NO_HEADERS, Reply, StreamEncoder
 from orchestration.core import Delta, Event, Finish, Kind, Request, Start
 from orchestration.core.errors import LaminaError
 
@@ -23,7 +23,7 @@ class OpenAICompletions:
 
     name = "openai.completions"
 
-    def parse(self, body: bytes) -> Request:
+    def parse(self, body: bytes, headers: Mapping[bytes, bytes] = NO_HEADERS) -> Request:
         """Check the body; unknown fields are kept as they came."""
         fields = parse_object(body)
         check.require(fields, "model")
@@ -70,6 +70,9 @@ class _CompletionStream:
 
     def encode_error(self, error: LaminaError) -> bytes:
         return sse.error_frames(error)
+
+    def encode_keep_alive(self) -> bytes:
+        return sse.KEEP_ALIVE
 
     def encode_end(self) -> bytes:
         return sse.DONE

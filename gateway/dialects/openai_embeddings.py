@@ -13,7 +13,7 @@ import orjson
 from gateway.body import parse_object
 from gateway.dialects import fields as check
 from gateway.dialects.answer import Answer
-from gateway.dialects.dialect import Reply
+from gateway.dialects.dialect import NO_HEADERS, Reply
 from gateway.dialects.openai_completions import check_inputs
 from orchestration.core import Kind, Request
 
@@ -26,7 +26,7 @@ class OpenAIEmbeddings:
 
     name = "openai.embeddings"
 
-    def parse(self, body: bytes) -> Request:
+    def parse(self, body: bytes, headers: Mapping[bytes, bytes] = NO_HEADERS) -> Request:
         """Check the body; unknown fields are kept as they came, and what is absent stays absent."""
         fields = parse_object(body)
         check.require(fields, "model")

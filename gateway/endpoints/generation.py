@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from gateway.access import Gatekeeper
 from gateway.body import read_body
 from gateway.dialects import Answer, Dialect, Reply, StreamEncoder
-from gateway.dialects.sse import HEADERS, KEEP_ALIVE
+from gateway.dialects.sse import HEADERS
 from gateway.error_body import fault_error, status_of
 from gateway.exchange import Exchange
 from gateway.headers import controls_of
@@ -29,7 +29,7 @@ class Generation:
 
     A client that leaves, in whatever phase, closes the handler's events at once. A stream's head is held back
     until content, so that an error is still a status code; after `stream_commit_s` without content it is sent,
-    with a `: keep-alive` comment every so often.
+    with a sign of life every so often.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Generation:
         tenant = self._gatekeeper.tenant_of(exchange.headers)
         controls = controls_of(exchange.headers)
         body = await read_body(exchange, max_bytes=self._max_body_bytes)
-        request = self._dialect.parse(body)
+        request = self._dialect.parse(body, exchange.headers)
         exchange.model = request.model
         call = Call(
             id=exchange.id,
@@ -99,7 +99,7 @@ class _Stream:
 
     async def keep_alive(self) -> None:
         """Tell the client that the answer is still coming."""
-        await self._exchange.send_piece(KEEP_ALIVE, headers=HEADERS)
+        await self._exchange.send_piece(self._encoder.encode_keep_alive(), headers=HEADERS)
 
     async def write(self, handler: Handler, call: Call) -> None:
         """Write the stream to its end; an error after the head was sent ends it with an error frame."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -22,13 +22,15 @@ class Request:
     """A checked request: `fields` in OpenAI's shape for its kind, unknown ones included, never to be mutated.
 
     `dialect` names the wire format that the client speaks. `raw` is the body as it came, valid only while no
-    layer changed a field; `with_fields` drops it.
+    layer changed a field; `with_fields` drops it. `headers` are those that the dialect's API reads (its version);
+    they go along to a backend of the same dialect and are no part of what is asked.
     """
 
     kind: Kind
     dialect: str
     fields: Mapping[str, Any]
     raw: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model(self) -> str:
@@ -52,4 +54,4 @@ class Request:
 
     def with_fields(self, **changes: Any) -> Request:
         """Copy the request with some fields replaced; the body as it came is no longer valid."""
-        return Request(kind=self.kind, dialect=self.dialect, fields={**self.fields, **changes})
+        return Request(self.kind, self.dialect, {**self.fields, **changes}, headers=self.headers)
