@@ -16,6 +16,7 @@ class Gatekeeper:
 
     def __init__(self, access: Access) -> None:
         self._master_key = access.master_key
+        self._keys = access.keys
         # blake2b takes keys of up to 64 bytes.
         self._tenant_key = hashlib.sha256(access.tenant_key.reveal().encode()).digest()
         self._hosts = frozenset(host.lower().strip("[]") for host in access.allowed_hosts)
@@ -38,10 +39,28 @@ class Gatekeeper:
             raise Forbidden("Pages of other sites may not call this gateway.", code="origin_not_allowed")
 
     def tenant_of(self, headers: Mapping[bytes, bytes]) -> str:
-        """Return the tenant's name; raises `Unauthorized` where a master key is set and this is another."""
+        """Return the tenant's name: an issued key's id, or a keyed hash of any other key.
+
+        Raises `Unauthorized` where keys are needed and this is neither a live one nor the master key.
+        """
         key = _key_of(headers)
+        if self._master_key is not None and self._master_key.matches(key):
+            return self._hashed(key)
+        if self._keys is not None and self._keys.is_in_use:
+            if not key:
+                raise _missing()
+            return self._keys.admit(key)
         if self._master_key is not None:
             self._check_master(key)
+        return self._hashed(key)
+
+    def check_model(self, tenant: str, model: str) -> None:
+        """Raise `Forbidden` where the tenant is a key that may not ask for this model."""
+        if self._keys is not None and not self._keys.may_use(tenant, model):
+            message = f"This API key may not use the model '{model[:256]}'."
+            raise Forbidden(message, param="model", code="model_not_allowed")
+
+    def _hashed(self, key: str) -> str:
         if not key:
             return DEFAULT_TENANT
         return hashlib.blake2b(key.encode(), key=self._tenant_key, digest_size=16).hexdigest()
@@ -54,7 +73,7 @@ class Gatekeeper:
     def _check_master(self, key: str) -> None:
         assert self._master_key is not None, "the caller looked"
         if not key:
-            raise Unauthorized("You didn't provide an API key: send it as 'Authorization: Bearer KEY'.")
+            raise _missing()
         if not self._master_key.matches(key):
             raise Unauthorized("Incorrect API key provided.")
 
@@ -63,6 +82,10 @@ class Gatekeeper:
 
     def _is_named(self, host: str) -> bool:
         return host in self._hosts or (bool(self._suffixes) and host.endswith(self._suffixes))
+
+
+def _missing() -> Unauthorized:
+    return Unauthorized("You didn't provide an API key: send it as 'Authorization: Bearer KEY'.")
 
 
 def _key_of(headers: Mapping[bytes, bytes]) -> str:

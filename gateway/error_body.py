@@ -8,6 +8,7 @@ import orjson
 
 from gateway.anthropic_errors import anthropic_error_body, anthropic_status, is_anthropic_path
 from gateway.http_errors import MethodNotAllowed
+from gateway.limits.errors import BudgetExceeded
 from orchestration.core.errors import CacheMissed, LaminaError, ServerError
 
 
@@ -36,8 +37,9 @@ def error_headers(error: LaminaError) -> list[tuple[bytes, bytes]]:
         headers.append((b"retry-after-ms", b"%d" % math.ceil(error.retry_after_s * 1000.0)))
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
     match error:
-        case CacheMissed():
-            headers.append((b"x-should-retry", b"false"))  # clients repeat a 504, and the cache would miss again
+        case CacheMissed() | BudgetExceeded():
+            # Clients repeat a 504 and a 429, and would find the same cache and the same budget.
+            headers.append((b"x-should-retry", b"false"))
         case MethodNotAllowed():
             headers.append((b"allow", error.allowed.encode()))
         case _:

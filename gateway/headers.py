@@ -9,6 +9,8 @@ from orchestration.core import CacheControl, CacheStatus, Controls, Notes
 from orchestration.core.errors import InvalidRequest
 
 MAX_REQUEST_ID_CHARS = 128
+RATE_LIMIT = "ratelimit"
+"""The key of `Notes.extra` that holds the headers `x-ratelimit-*` without that prefix."""
 MAX_NAMESPACE_CHARS = 128
 _VISIBLE = re.compile(r"[!-~]+")
 _NO_CACHE_CONTROL = CacheControl()
@@ -58,7 +60,7 @@ def decision_headers(
     `backend` is the one that the answer names, for the case that no note does (a hit's).
     """
     cache = notes.cache
-    headers = [(b"x-lamina-cache", cache.status.encode())]
+    headers = [(b"x-lamina-cache", cache.status.encode()), *_rate_limit_headers(notes)]
     backend = notes.backend or backend
     if backend is not None:
         headers.append((b"x-lamina-backend", header_value(backend)))
@@ -75,6 +77,14 @@ def header_value(text: str) -> bytes:
     if text.isascii() and text.isprintable():
         return text.encode()
     return "".join(letter if " " <= letter <= "~" else "?" for letter in text).encode()
+
+
+def _rate_limit_headers(notes: Notes) -> list[tuple[bytes, bytes]]:
+    """Say where the caller's limits stand, where it has any."""
+    limits = notes.extra.get(RATE_LIMIT)
+    if limits is None:
+        return []
+    return [(b"x-ratelimit-" + name.encode(), value.encode()) for name, value in limits.items()]
 
 
 def _hit_headers(notes: Notes, now: float) -> list[tuple[bytes, bytes]]:

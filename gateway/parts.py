@@ -34,15 +34,34 @@ class ModelCard:
     owned_by: str = "lamina"
 
 
+class KeyRing(Protocol):
+    """The keys that were issued."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """Tell whether a call needs a key."""
+        ...
+
+    def admit(self, bearer: str) -> str:
+        """Return the id of the live key that this bearer is; raises `Unauthorized`."""
+        ...
+
+    def may_use(self, key_id: str, model: str) -> bool:
+        """Tell whether a key may ask for a model; what is no issued key may ask for all."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may call: with a `master_key` every call must carry it, without one any bearer is its own tenant.
+    """Who may call: without keys any bearer is its own tenant; with a `master_key`, or once keys were issued, every
+    call must carry one of them.
 
     `tenant_key` keys the hash that turns a bearer into a tenant's name.
     """
 
     tenant_key: Secret
     master_key: Secret | None = None
+    keys: KeyRing | None = None
     allowed_hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
 
 

@@ -16,6 +16,8 @@ from cache.semantic import IndexFault, SemanticCache
 from gateway import model_store
 from gateway.checks import CheckPlan, plan_checks, secrets_mask
 from gateway.layers import LayerSpec, build_stranger, read_layers
+from gateway.limits.key_book import KeyBook
+from gateway.limits.plan import build_limits
 from gateway.parts import Access, AppParts, HealthCheck, ModelCard, StatsSource
 from gateway.refusals import StartRefused
 from gateway.route_hash import RouteHashes
@@ -54,11 +56,13 @@ class Wired:
 
     parts: AppParts
     spool: Spool
+    book: KeyBook
     _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     async def start(self) -> None:
-        """Begin to keep call records; raises `OSError` where their folder cannot be."""
+        """Begin to keep call records and to know the keys; raises `OSError` where the records' folder cannot be."""
         await self.spool.start()
+        await self.book.start()
 
     async def aclose(self) -> None:
         """End in the order of the calls' way, the log last, so that it holds what the others still had to say."""
@@ -87,6 +91,12 @@ class _Wiring:
         self._spool = Spool(place.state.spool, worker=place.worker)
         self._reader = CallReader(database_url(settings, place.state), place.state.spool)
         self._routes = RouteHashes(settings)
+        self._limits = build_limits(
+            settings,
+            tenant_key=Secret(place.state.tenant_key_file.read_text()),
+            redis_url=redis_url(settings, place.sockets),
+            database_url=database_url(settings, place.state),
+        )
         self._closers: list[Callable[[], Awaitable[None]]] = []
 
     def build(self) -> Wired:
@@ -106,14 +116,14 @@ class _Wiring:
             is_draining=self._place.is_draining,
         )
         self._closers += [self._factory.aclose, self._owner.aclose, self._guard.aclose, self._shipper.aclose]
-        self._closers += [self._store.aclose, self._reader.aclose]
-        return Wired(parts, self._spool, self._closers)
+        self._closers += [self._store.aclose, self._reader.aclose, *self._limits.closers]
+        return Wired(parts, self._spool, self._limits.book, self._closers)
 
     def _layers(self) -> list[Layer]:
         """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""
         builders: Mapping[str, Callable[[], Layer | None]] = {
             "call_log": self._call_log,
-            "limits": lambda: None,  # every limit is null: the settings refuse others
+            "limits": lambda: self._limits.layer,
             "input_checks": lambda: InputChecks(self._checks.rules("input", self._guard)),
             "exact_cache": self._exact_cache,
             "semantic_cache": self._semantic_cache,
@@ -217,12 +227,14 @@ class _Wiring:
         return Access(
             tenant_key=Secret(self._place.state.tenant_key_file.read_text()),
             master_key=self._settings.keys.master,
+            keys=self._limits.book,
             allowed_hosts=tuple(hosts),
         )
 
     def _health(self, routes: Mapping[str, Route]) -> dict[str, HealthCheck]:
         """Ask every local part that is on, and none that is remote."""
         checks: dict[str, HealthCheck] = {"store": self._store.check_health, "log": self._spool.check_health}
+        checks["keys"] = self._limits.book.check_health
         checks["log_shipper"] = self._shipper_problem
         for model in self._settings.models:
             for settings, backend in zip(model.backends, routes[model.id].backends, strict=True):

@@ -56,6 +56,7 @@ class Generation:
         body = await read_body(exchange, max_bytes=self._max_body_bytes)
         request = self._dialect.parse(body, exchange.headers)
         exchange.model = request.model
+        self._gatekeeper.check_model(tenant, request.model)
         call = Call(
             id=exchange.id,
             request_id=exchange.request_id,

@@ -3,12 +3,13 @@
 from gateway.refusals import SettingsError
 from gateway.settings.environment import process_environment
 from gateway.settings.load import DEFAULT_FILE, load_settings, parse_settings, read_config
-from gateway.settings.tree import BackendSettings, CheckSettings, ModelSettings, Settings
+from gateway.settings.tree import BackendSettings, CheckSettings, LimitSettings, ModelSettings, Settings
 
 __all__ = [
     "DEFAULT_FILE",
     "BackendSettings",
     "CheckSettings",
+    "LimitSettings",
     "ModelSettings",
     "Settings",
     "SettingsError",

@@ -61,6 +61,10 @@ def check_rules(settings: Settings) -> None:
     _check_keys(settings)
     if settings.mlflow.serve and settings.mlflow.uri is not None:
         raise SettingsError("mlflow.serve: mlflow.uri names another MLflow; keep one of them")
+    limits = (settings.limits.default, *settings.limits.teams.values())
+    is_limited = any(one.model_dump(exclude={"window"}, exclude_none=True) for one in limits)
+    if is_limited and "limits" not in settings.layers:
+        raise SettingsError("limits: has limits, and layers has no 'limits' to hold them")
     for stage in ("input", "output"):
         is_stated = stage in settings.validators.model_fields_set and getattr(settings.validators, stage)
         if is_stated and f"{stage}_checks" not in settings.layers:

@@ -92,7 +92,10 @@ class PriceSettings(Section):
 
 
 class ModelSettings(Section):
-    """A model as clients name it, and the backends that answer for it."""
+    """A model as clients name it, and the backends that answer for it.
+
+    `max_tokens` is the longest answer that a call may get that does not say: limits reserve as much.
+    """
 
     id: Annotated[str, Field(min_length=1)]
     backends: tuple[BackendSettings, ...] = ()
@@ -100,6 +103,7 @@ class ModelSettings(Section):
     retries: Annotated[int, Field(ge=0, le=10)] = 1
     fallbacks: tuple[str, ...] = ()
     price: PriceSettings = PriceSettings()
+    max_tokens: PositiveInt = 8192
     route: dict[str, Any] | None = None
 
 
@@ -172,13 +176,14 @@ class LimitSettings(Section):
     tpm: PositiveInt | None = None
     parallel: PositiveInt | None = None
     budget_usd: PositiveFloat | None = None
-    window: str = "1d"
+    window: Literal["1h", "1d", "30d"] = "1d"
 
 
 class LimitsSettings(Section):
-    """Limits by caller."""
+    """Limits: `default` for each caller whose key says nothing else, `teams` for a team's keys together."""
 
     default: LimitSettings = LimitSettings()
+    teams: dict[str, LimitSettings] = {}
 
 
 class LogSettings(Section):

@@ -24,13 +24,8 @@ def check_built(settings: Settings) -> None:
 
 
 def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
-    limits, semantic, engine = settings.limits.default, settings.cache.semantic, settings.engine
+    semantic, engine = settings.cache.semantic, settings.engine
     return [
-        ("limits.default.rpm", limits.rpm, None),
-        ("limits.default.tpm", limits.tpm, None),
-        ("limits.default.parallel", limits.parallel, None),
-        ("limits.default.budget_usd", limits.budget_usd, None),
-        ("limits.default.window", limits.window, "1d"),
         ("cache.semantic.policy", semantic.policy, "static"),
         ("cache.semantic.wrong_to_call_cost", semantic.wrong_to_call_cost, 25),
         ("cache.semantic.shadow_share", semantic.shadow_share, 0.01),

@@ -145,8 +145,6 @@ def test_what_is_wrong_is_named_by_its_path_with_what_would_be_right(text: str, 
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("limits: {default: {rpm: 5}}", "limits.default.rpm"),
-        ("limits: {default: {budget_usd: 5}}", "limits.default.budget_usd"),
         ("models: [{id: a, backends: [{type: anthropic}]}]", "models[0].backends[0].type"),
         ("models: [{id: a, strategy: latency, backends: [{type: echo}]}]", "models[0].strategy"),
         ("models: [{id: a, backends: [{type: echo, weight: 2}]}]", "models[0].backends[0].weight"),

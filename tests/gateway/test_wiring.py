@@ -42,7 +42,7 @@ async def test_a_worker_watches_the_parts_that_are_on_and_no_others(place: Place
 
     wired = wire(settings, surroundings(place, tmp_path))
 
-    assert sorted(wired.parts.health) == ["log", "log_shipper", "store"]
+    assert sorted(wired.parts.health) == ["keys", "log", "log_shipper", "store"]
     assert [(card.id, card.kinds) for card in wired.parts.models] == [("echo", frozenset({Kind.CHAT, Kind.COMPLETION}))]
     await wired.aclose()
 
