@@ -17,7 +17,6 @@ def status_of(error: LaminaError) -> int:
     return error.status if 400 <= error.status <= 599 else 502
 
 
-def error_body(error: LaminaError) -> bytes:
 def error_reply(error: LaminaError, *, path: str, call_id: str) -> tuple[int, bytes]:
     """Return status and body in the shape that the path's clients read."""
     if is_anthropic_path(path):
@@ -25,6 +24,7 @@ def error_reply(error: LaminaError, *, path: str, call_id: str) -> tuple[int, by
     return status_of(error), error_body(error)
 
 
+def error_body(error: LaminaError) -> bytes:
     """Write `{"error": {"message", "type", "param", "code"}}`."""
     fields = {"message": _clean(error.message), "type": error.type, "param": error.param, "code": error.code}
     return orjson.dumps({"error": fields})
