@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -12,7 +14,7 @@ from gateway.parts import CallReader
 from orchestration.core.errors import NotFound
 
 
-def admin_routes(calls: CallReader) -> APIRouter:
+def admin_routes(calls: CallReader, backends: Callable[[], list[dict[str, Any]]]) -> APIRouter:
     """Return the routes below `/admin`; the edge has looked at the key before."""
     router = APIRouter(prefix="/admin", tags=["admin"])
 
@@ -27,5 +29,10 @@ def admin_routes(calls: CallReader) -> APIRouter:
         if record is None:
             raise NotFound(f"No call '{call_id[:64]}' is known.", param="call_id", code="call_not_found")
         return Response(orjson.dumps(record, default=str), media_type="application/json")
+
+    @router.get("/backends", summary="How every model is routed, and how its backends stand as this worker sees them")
+    async def get_backends() -> Response:
+        answer = {"worker_pid": os.getpid(), "models": backends()}
+        return Response(orjson.dumps(answer), media_type="application/json")
 
     return router

@@ -70,7 +70,7 @@ def create_app(parts: AppParts) -> FastAPI:
             Exception: _answer_fault,
         },
     )
-    app.include_router(admin_routes(parts.calls))
+    app.include_router(admin_routes(parts.calls, parts.backends))
     gatekeeper = Gatekeeper(parts.access)
     metrics = Metrics((card.id for card in parts.models), folder=parts.metrics_folder)
     endpoints = _endpoints(parts, gatekeeper=gatekeeper, metrics=metrics)

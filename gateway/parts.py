@@ -7,13 +7,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestration.core import Handler, Kind, Secret
+from orchestration.core import Handler, Kind, Request, Secret
 
 HealthCheck = Callable[[], Awaitable[str | None]]
 """Say in a phrase what is wrong with a part, or None where it answers."""
 
 StatsSource = Callable[[], Awaitable[Mapping[str, float]]]
 """Give a part's numbers by name, for `/metrics`; raises OSError where the part does not answer."""
+
+
+class ModelTokens(Protocol):
+    """Turn what a local model reads into token ids, and ids into text."""
+
+    async def encode_text(self, text: str, *, adds_special: bool) -> list[int]:
+        """Return a text's ids."""
+        ...
+
+    async def encode_chat(self, request: Request) -> list[int]:
+        """Return a chat's ids; raises `InvalidRequest` by field where the model cannot take it."""
+        ...
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the ids' text; raises `InvalidRequest` for ids that the model has not."""
+        ...
+
+    async def label(self, token_id: int) -> str:
+        """Return how one token is shown to a reader."""
+        ...
+
+    async def max_tokens(self) -> int:
+        """Return how many tokens a prompt and its answer may have together."""
+        ...
 
 
 class CallReader(Protocol):
@@ -76,8 +100,12 @@ class AppParts:
     health: Mapping[str, HealthCheck] = field(default_factory=dict)
     stats: Mapping[str, StatsSource] = field(default_factory=dict)
     """By part; `engine` gives the engine's numbers, see `backends/engine/server.py`."""
+    tokens: Mapping[str, ModelTokens] = field(default_factory=dict)
+    """The tokens of the local models, by alias."""
     metrics_folder: Path | None = None
     """Where the workers' metrics meet (prometheus_client's multiprocess folder); None: this process alone."""
+    backends: Callable[[], list[dict[str, Any]]] = list
+    """By model, how its backends stand, for `/admin/backends`."""
     max_body_bytes: int = 20 * 1024 * 1024
     stream_commit_s: float = 10.0
     is_draining: Callable[[], bool] = lambda: False

@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway import model_store
 from gateway.settings import BackendSettings, ModelSettings, Settings
+from orchestration.core.complexity import LARGE_FROM, MEDIUM_FROM
 
 UNKNOWN = "unknown"
 
@@ -34,8 +35,16 @@ class RouteHashes:
             "id": model.id,
             "strategy": model.strategy,
             "backends": [self._deployment(backend) for backend in model.backends],
+            "route": self._choice(model, seen=seen | {model.id}),
             "fallbacks": [self._describe(self._models[name], seen=seen | {model.id}) for name in further],
         }
+
+    def _choice(self, model: ModelSettings, *, seen: frozenset[str]) -> list[Any] | None:
+        """Describe what an alias that chooses may choose, and the bars that it chooses by."""
+        if model.route is None:
+            return None
+        chosen = [self._describe(self._models[name], seen=seen) for name in model.route.models if name not in seen]
+        return [model.route.by, MEDIUM_FROM, LARGE_FROM, *chosen]
 
     def _deployment(self, backend: BackendSettings) -> list[str | None]:
         engine = self._settings.engine

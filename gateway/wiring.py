@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from backends.registry import KINDS, BackendFactory, BackendOptions
+from backends.registry import BackendFactory, BackendOptions
 from cache.embeddings import EmbeddingBackend
 from cache.exact import ExactCache
 from cache.owner_client import OwnerClient
@@ -15,12 +15,14 @@ from cache.redis_store import RedisStore
 from cache.semantic import IndexFault, SemanticCache
 from gateway import model_store
 from gateway.checks import CheckPlan, plan_checks, secrets_mask
+from gateway.deployments import node_name
 from gateway.layers import LayerSpec, build_stranger, read_layers
 from gateway.limits.key_book import KeyBook
 from gateway.limits.plan import build_limits
 from gateway.parts import Access, AppParts, HealthCheck, ModelCard, StatsSource
 from gateway.refusals import StartRefused
 from gateway.route_hash import RouteHashes
+from gateway.routing import RoutingWatch, build_routes, choices_before_caches
 from gateway.settings import BackendSettings, ModelSettings, Settings
 from gateway.supervisor.place import Sockets
 from gateway.supervisor.plan import database_url, redis_url
@@ -29,25 +31,29 @@ from logging_layer.call_log import CallLog
 from logging_layer.reader import CallReader
 from logging_layer.spool import Spool
 from logging_layer.stages import timed, timed_handler
-from orchestration.core import Backend, Kind, Layer, Price, Route, Router, Secret, compose
+from orchestration.core import Backend, Layer, Route, Router, Secret, compose
+from orchestration.core.chooser import Chooser
 from orchestration.core.rpc import RpcClient, RpcError
+from orchestration.core.standing import Standings
 from validators.guardrails_client import GuardrailsClient
 from validators.input_checks import InputChecks
 from validators.output_checks import OutputChecks
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+BEHIND_CHOICE = ("exact_cache", "semantic_cache", "router")
 _STATS_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a worker runs: its folders, its number, and what tells it that it is to end."""
+    """Where a worker runs: its folders, its number, what tells it that it is to end, and how its backends stand."""
 
     state: StateFolder
     sockets: Sockets
     folder: Path
     worker: str
     is_draining: Callable[[], bool]
+    standings: Standings = field(default_factory=Standings)
 
 
 @dataclass(slots=True)
@@ -57,12 +63,14 @@ class Wired:
     parts: AppParts
     spool: Spool
     book: KeyBook
+    watch: RoutingWatch
     _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     async def start(self) -> None:
         """Begin to keep call records and to know the keys; raises `OSError` where the records' folder cannot be."""
         await self.spool.start()
         await self.book.start()
+        self.watch.start()
 
     async def aclose(self) -> None:
         """End in the order of the calls' way, the log last, so that it holds what the others still had to say."""
@@ -101,25 +109,39 @@ class _Wiring:
 
     def build(self) -> Wired:
         settings = self._settings
-        routes = {model.id: self._route(model) for model in settings.models}
-        layers = self._layers()
+        routes = build_routes(settings, self._backend, node=node_name(self._place.state.path))
+        layers = self._layers(routes)
+        watch = RoutingWatch(
+            routes,
+            standings=self._place.standings,
+            redis_url=redis_url(settings, self._place.sockets),
+            health_interval_s=settings.routing.health_interval_s,
+        )
         parts = AppParts(
-            handler=compose(layers, timed_handler("router", Router(routes))),
+            handler=compose(layers, timed_handler("router", Router(routes, standings=self._place.standings))),
             models=self._cards(routes),
             access=self._access(),
             calls=self._reader,
             health=self._health(routes),
             stats=self._stats(),
+            tokens=self._factory.tokens,
             metrics_folder=self._place.sockets.metrics,
             max_body_bytes=int(settings.server.max_body_mb * 1024 * 1024),
             stream_commit_s=settings.server.stream_commit_s,
             is_draining=self._place.is_draining,
+            backends=watch.describe,
         )
-        self._closers += [self._factory.aclose, self._owner.aclose, self._guard.aclose, self._shipper.aclose]
+        self._closers += [
+            watch.aclose,
+            self._factory.aclose,
+            self._owner.aclose,
+            self._guard.aclose,
+            self._shipper.aclose,
+        ]
         self._closers += [self._store.aclose, self._reader.aclose, *self._limits.closers]
-        return Wired(parts, self._spool, self._limits.book, self._closers)
+        return Wired(parts, self._spool, self._limits.book, watch, self._closers)
 
-    def _layers(self) -> list[Layer]:
+    def _layers(self, routes: Mapping[str, Route]) -> list[Layer]:
         """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""
         builders: Mapping[str, Callable[[], Layer | None]] = {
             "call_log": self._call_log,
@@ -130,8 +152,12 @@ class _Wiring:
             "output_checks": lambda: OutputChecks(self._checks.rules("output", self._guard)),
             "router": lambda: None,  # the core, which is no layer
         }
-        layers = []
+        layers: list[Layer] = []
+        choices = choices_before_caches(self._settings, routes)
         for spec in read_layers(self._settings.layers):
+            if choices and spec.name in BEHIND_CHOICE:
+                layers.append(Chooser(choices))
+                choices = {}
             layer = self._stranger(spec) if spec.is_stranger else builders[spec.name]()
             if layer is not None:
                 layers.append(timed(spec.name, layer))
@@ -183,18 +209,6 @@ class _Wiring:
         if close is not None:
             self._closers.append(close)
         return layer
-
-    def _route(self, model: ModelSettings) -> Route:
-        kinds = [KINDS.get(backend.type, frozenset({Kind.EMBEDDING})) for backend in model.backends]
-        price = model.price
-        return Route(
-            model=model.id,
-            backends=tuple(self._backend(model, backend) for backend in model.backends),
-            kinds=frozenset.intersection(*kinds),
-            retries=model.retries,
-            fallbacks=model.fallbacks,
-            price=Price(price.input_per_1m, price.output_per_1m, price.cached_input_per_1m),
-        )
 
     def _backend(self, model: ModelSettings, backend: BackendSettings) -> Backend:
         if backend.type == "embedder":

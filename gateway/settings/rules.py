@@ -10,7 +10,9 @@ from pathlib import Path
 from gateway.refusals import SettingsError
 from gateway.settings.tree import BackendSettings, ModelSettings, Settings
 from orchestration.core import Secret
+from orchestration.core.balance import Strategy
 
+_WITHOUT_WEIGHTS = (Strategy.ROUND_ROBIN, Strategy.COST)
 BACKEND_TYPES = ("engine", "embedder", "echo", "openai_compatible")
 
 
@@ -78,16 +80,34 @@ def _check_models(settings: Settings) -> None:
     for index, model in enumerate(settings.models):
         if model.id in ids[:index]:
             raise SettingsError(f"models[{index}].id: '{model.id}' is there twice")
-        if not model.backends:
+        _check_choice(settings, model, f"models[{index}].route")
+        if not model.backends and model.route is None:
             raise SettingsError(f"models[{index}].backends: '{model.id}' needs at least one, as in [{{type: engine}}]")
         for place, backend in enumerate(model.backends):
-            _check_backend(settings, backend, f"models[{index}].backends[{place}]")
+            path = f"models[{index}].backends[{place}]"
+            _check_backend(settings, backend, path)
+            if backend.weight != 1 and model.strategy in _WITHOUT_WEIGHTS:
+                raise SettingsError(
+                    f"{path}.weight: counts for nothing with strategy '{model.strategy}'; use 'weighted'"
+                )
         for place, fallback in enumerate(model.fallbacks):
             if fallback not in ids or fallback == model.id:
                 others = ", ".join(other for other in ids if other != model.id) or "none"
                 raise SettingsError(
                     f"models[{index}].fallbacks[{place}]: '{fallback}' is no other model here; others: {others}"
                 )
+
+
+def _check_choice(settings: Settings, model: ModelSettings, path: str) -> None:
+    if model.route is None:
+        return
+    if model.backends or model.fallbacks:
+        key = "backends" if model.backends else "fallbacks"
+        raise SettingsError(f"{path}: '{model.id}' chooses another model and takes no {key} of its own")
+    plain = [other.id for other in settings.models if other.route is None]
+    for size, chosen in zip(("small", "medium", "large"), model.route.models, strict=True):
+        if chosen not in plain:
+            raise SettingsError(f"{path}.{size}: '{chosen}' is no model with backends here; those: {', '.join(plain)}")
 
 
 def _check_backend(settings: Settings, backend: BackendSettings, path: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from orchestration.core import Secret
+from orchestration.core.balance import Strategy
 
 LANGUAGE_MODEL = "smollm2-135m-instruct"
 EMBEDDING_MODEL = "all-minilm-l6-v2"
@@ -72,8 +73,19 @@ class TimeoutSettings(Section):
     total: PositiveFloat = 600
 
 
+class PriceSettings(Section):
+    """US dollars per million tokens."""
+
+    input_per_1m: Price = 0
+    cached_input_per_1m: Price | None = None
+    output_per_1m: Price = 0
+
+
 class BackendSettings(Section):
-    """One place that answers a model's calls; which keys count depends on `type`."""
+    """One place that answers a model's calls; which keys count depends on `type`.
+
+    `weight` counts with every strategy but round_robin and cost; without a `price` the model's counts.
+    """
 
     type: str
     base_url: str | None = None
@@ -81,14 +93,38 @@ class BackendSettings(Section):
     api_key: SecretText | None = None
     weight: PositiveFloat = 1
     timeout_s: TimeoutSettings = TimeoutSettings()
+    price: PriceSettings | None = None
 
 
-class PriceSettings(Section):
-    """US dollars per million tokens."""
+class HedgeSettings(Section):
+    """A second try at another backend while the first gives no content: after `after_ms`, or after the `quantile` of
+    the times to first content so far; at most `max_share` of the calls are tried twice.
+    """
 
-    input_per_1m: Price = 0
-    cached_input_per_1m: Price | None = None
-    output_per_1m: Price = 0
+    after_ms: PositiveFloat | None = None
+    quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.95
+    max_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.05
+
+
+class ChoiceSettings(Section):
+    """Choose a model by the request. `cache_scope` says whose cached answers count: the alias' own, or the model's."""
+
+    by: Literal["complexity"]
+    small: str
+    medium: str
+    large: str
+    cache_scope: Literal["alias", "model"] = "alias"
+
+    @property
+    def models(self) -> tuple[str, str, str]:
+        """List the models by size."""
+        return self.small, self.medium, self.large
+
+
+class RoutingSettings(Section):
+    """How often backends are asked for their health where another one could stand in; null: never."""
+
+    health_interval_s: Annotated[float, Field(ge=1.0)] | None = 15
 
 
 class ModelSettings(Section):
@@ -99,12 +135,13 @@ class ModelSettings(Section):
 
     id: Annotated[str, Field(min_length=1)]
     backends: tuple[BackendSettings, ...] = ()
-    strategy: Literal["round_robin", "least_connections", "weighted", "latency", "cost", "prefix"] = "round_robin"
+    strategy: Strategy = Strategy.ROUND_ROBIN
     retries: Annotated[int, Field(ge=0, le=10)] = 1
     fallbacks: tuple[str, ...] = ()
     price: PriceSettings = PriceSettings()
     max_tokens: PositiveInt = 8192
-    route: dict[str, Any] | None = None
+    hedge: HedgeSettings | None = None
+    route: ChoiceSettings | None = None
 
 
 class ExactSettings(Section):
@@ -243,6 +280,7 @@ class Settings(Section):
         ModelSettings(id=LANGUAGE_MODEL, backends=(BackendSettings(type="engine"),)),
         ModelSettings(id=EMBEDDING_MODEL, backends=(BackendSettings(type="embedder"),)),
     )
+    routing: RoutingSettings = RoutingSettings()
     layers: tuple[LayerEntry, ...] = DEFAULT_LAYERS
     cache: CacheSettings = CacheSettings()
     validators: ValidatorSettings = ValidatorSettings()

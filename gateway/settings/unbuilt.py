@@ -6,7 +6,6 @@ from gateway.refusals import SettingsError
 from gateway.settings.tree import Settings
 
 UNBUILT_SECTIONS = {
-    "routing": "routes by rule are not built in this version; take the section out",
     "model_list": "LiteLLM's model list is not read in this version; write the models under 'models'",
 }
 
@@ -17,10 +16,8 @@ def check_built(settings: Settings) -> None:
         if value != allowed:
             shown = "null" if allowed is None else allowed
             raise SettingsError(f"{path}: {value!r} is not built in this version; leave it at {shown}")
-    for index, model in enumerate(settings.models):
+    for index in range(len(settings.models)):
         _check_model(settings, index)
-        if model.route is not None:
-            raise SettingsError(f"models[{index}].route: routes that choose a model are not built in this version")
 
 
 def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
@@ -37,13 +34,7 @@ def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
 
 def _check_model(settings: Settings, index: int) -> None:
     model = settings.models[index]
-    if model.strategy != "round_robin":
-        raise SettingsError(
-            f"models[{index}].strategy: '{model.strategy}' is not built in this version; only round_robin is"
-        )
     for place, backend in enumerate(model.backends):
         path = f"models[{index}].backends[{place}]"
         if backend.type == "anthropic":
             raise SettingsError(f"{path}.type: the backend 'anthropic' is not built in this version")
-        if backend.weight != 1:
-            raise SettingsError(f"{path}.weight: counts only with strategy 'weighted', which is not built yet")

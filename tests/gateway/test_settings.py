@@ -146,14 +146,10 @@ def test_what_is_wrong_is_named_by_its_path_with_what_would_be_right(text: str, 
     ("text", "path"),
     [
         ("models: [{id: a, backends: [{type: anthropic}]}]", "models[0].backends[0].type"),
-        ("models: [{id: a, strategy: latency, backends: [{type: echo}]}]", "models[0].strategy"),
-        ("models: [{id: a, backends: [{type: echo, weight: 2}]}]", "models[0].backends[0].weight"),
-        ("models: [{id: a, route: {by: complexity}}]", "models[0].route"),
         ("cache: {semantic: {policy: verified}}", "cache.semantic.policy"),
         ("cache: {semantic: {shadow_share: 0.5}}", "cache.semantic.shadow_share"),
         ("engine: {quantization: int8}", "engine.quantization"),
         ("log: {retention_days: 3}", "log.retention_days"),
-        ("routing: {}", "routing"),
         ("model_list: []", "model_list"),
     ],
 )
@@ -162,6 +158,41 @@ def test_what_is_not_built_is_refused_by_name(text: str, path: str) -> None:
 
     assert message.startswith(f"{path}:")
     assert "not built" in message or "not read" in message
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        ("{id: b, strategy: fastest, backends: [{type: echo}]}", "models[1].strategy"),
+        ("{id: b, backends: [{type: echo, weight: 2}]}", "models[1].backends[0].weight"),
+        ("{id: b, backends: [{type: echo}], hedge: {max_share: 2}}", "models[1].hedge.max_share"),
+        ("{id: b, route: {by: complexity, small: a, medium: a, large: x}}", "models[1].route.large"),
+        ("{id: b, route: {by: complexity, small: b, medium: a, large: a}}", "models[1].route.small"),
+        ("{id: b, route: {by: mood, small: a, medium: a, large: a}}", "models[1].route.by"),
+        (
+            "{id: b, backends: [{type: echo}], route: {by: complexity, small: a, medium: a, large: a}}",
+            "models[1].route",
+        ),
+    ],
+)
+def test_wrong_routing_is_named_by_its_path(model: str, path: str) -> None:
+    assert refusal(f"models: [{{id: a, backends: [{{type: echo}}]}}, {model}]").startswith(f"{path}:")
+
+
+def test_backends_and_their_strategies_are_read() -> None:
+    text = """
+    models:
+      - {id: a, strategy: weighted, hedge: {after_ms: 200}, backends: [{type: echo, weight: 3}, {type: echo}]}
+      - {id: b, strategy: cost, backends: [{type: echo, price: {input_per_1m: 1}}, {type: echo}]}
+      - {id: auto, route: {by: complexity, small: a, medium: a, large: b, cache_scope: model}}
+    """
+
+    first, second, auto = parse_settings(text, environment={}).models[:3]
+
+    assert ([one.weight for one in first.backends], first.hedge and first.hedge.after_ms) == ([3, 1], 200)
+    assert second.backends[0].price is not None
+    assert auto.route is not None
+    assert (auto.route.models, auto.route.cache_scope) == (("a", "a", "b"), "model")
 
 
 def test_a_wrong_override_names_its_variable() -> None:
