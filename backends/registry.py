@@ -10,6 +10,7 @@ from backends.echo import EchoBackend
 from backends.local.backend import LocalBackend
 from backends.local.link import EngineLink
 from backends.local.model import LocalModel
+from backends.local.tokens import LocalTokens
 from backends.openai_compatible import OpenAICompatibleBackend, Timeouts
 from orchestration.core.errors import BackendError
 from orchestration.core.protocols import Backend
@@ -54,6 +55,7 @@ class BackendFactory:
     def __init__(self) -> None:
         self._models: dict[tuple[str, Path], LocalModel] = {}
         self._backends: list[Backend] = []
+        self._tokens: dict[str, LocalTokens] = {}
         self._builders: Mapping[str, Callable[[BackendOptions], Backend]] = {
             "engine": self._build_engine,
             "echo": _build_echo,
@@ -69,6 +71,11 @@ class BackendFactory:
         backend = build(options)
         self._backends.append(backend)
         return backend
+
+    @property
+    def tokens(self) -> Mapping[str, LocalTokens]:
+        """Give the tokens of every model that an engine of ours answers for, by our alias for it."""
+        return self._tokens
 
     async def engine_stats(self) -> Mapping[str, float] | None:
         """Return the engine's numbers, None where no backend has an engine; raises `OSError` if it is silent."""
@@ -93,6 +100,7 @@ class BackendFactory:
         if key not in self._models:
             link = EngineLink(options.engine_address, connect_s=options.connect_s)
             self._models[key] = LocalModel(link, path=options.model_path)
+        self._tokens[options.model] = LocalTokens(self._models[key])
         return LocalBackend(self._models[key], first_token_s=options.first_token_s, total_s=options.total_s)
 
 

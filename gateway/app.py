@@ -14,7 +14,7 @@ from gateway.access import Gatekeeper
 from gateway.admin import admin_routes
 from gateway.dialects import AnthropicMessages, Dialect, OpenAIChat, OpenAICompletions, OpenAIEmbeddings
 from gateway.edge import Edge, Endpoint
-from gateway.endpoints import Generation, Health, Models
+from gateway.endpoints import Generation, Health, Models, Tokens
 from gateway.error_body import error_headers, error_reply, fault_error
 from gateway.exchange import CALL_KEY, Receive, Scope, Send
 from gateway.http_errors import MethodNotAllowed
@@ -80,6 +80,12 @@ def create_app(parts: AppParts) -> FastAPI:
 
 def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics) -> dict[str, Endpoint]:
     models = Models(parts.models)
+    tokens = Tokens(
+        parts.tokens,
+        gatekeeper=gatekeeper,
+        models=[card.id for card in parts.models],
+        max_body_bytes=parts.max_body_bytes,
+    )
     health = Health(parts.health, is_draining=parts.is_draining)
     calls = {
         path: Endpoint(
@@ -97,6 +103,9 @@ def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics) -> 
     }
     return {
         **calls,
+        "/v1/messages/count_tokens": Endpoint("POST", tokens.count, needs_key=True),
+        "/tokenize": Endpoint("POST", tokens.tokenize, needs_key=True),
+        "/detokenize": Endpoint("POST", tokens.detokenize, needs_key=True),
         "/v1/models": Endpoint("GET", models.list, needs_key=True),
         "/v1/models/": Endpoint("GET", models.get, needs_key=True),
         "/health/live": Endpoint("GET", health.live),

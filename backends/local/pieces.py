@@ -36,6 +36,11 @@ class Pieces:
             piece = self._known[token_id] = b"" if token is None else self._spell(token)
         return piece
 
+    def spell(self, token_id: int) -> bytes:
+        """Return the token's bytes, a special one's name: what a prompt would have to say to hold it."""
+        named = self._added.get(token_id)
+        return self[token_id] if named is None else named.encode()
+
     def label(self, token_id: int) -> str:
         """Return how the token is shown to a reader: special ones by name, broken characters as U+FFFD."""
         return self._added.get(token_id) or self[token_id].decode("utf-8", "replace")

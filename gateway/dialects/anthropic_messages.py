@@ -35,6 +35,11 @@ class AnthropicMessages:
         fields = read_fields(body, headers, needs_max_tokens=True)
         return Request(kind=Kind.CHAT, dialect=self.name, fields=fields, raw=body, headers=read_headers(headers))
 
+    def parse_prompt(self, body: bytes, headers: Mapping[bytes, bytes] = NO_HEADERS) -> Request:
+        """Check a body of which only the prompt is to be counted: it needs no `max_tokens`."""
+        fields = read_fields(body, headers, needs_max_tokens=False)
+        return Request(kind=Kind.CHAT, dialect=self.name, fields=fields, raw=body, headers=read_headers(headers))
+
     def encode(self, answer: Answer, reply: Reply) -> bytes:
         """Write the message; its counts are null where nobody counted."""
         blocks = Blocks(reply.call_id)

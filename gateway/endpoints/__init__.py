@@ -3,5 +3,6 @@
 from gateway.endpoints.generation import Generation
 from gateway.endpoints.health import Health
 from gateway.endpoints.models import Models
+from gateway.endpoints.tokens import Tokens
 
-__all__ = ["Generation", "Health", "Models"]
+__all__ = ["Generation", "Health", "Models", "Tokens"]
