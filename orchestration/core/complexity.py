@@ -17,8 +17,8 @@ from orchestration.core.request import Request
 
 MAX_CHARS_READ = 20_000
 """Of the last user text; more of it changes no decision but costs time."""
-MEDIUM_FROM = 1.5
-LARGE_FROM = 4.0
+MEDIUM_FROM = 0.8
+LARGE_FROM = 2.5
 
 _CODE = re.compile(
     r"```|\b(?:def|class|import|return|SELECT|function|const|public|void)\b[^.?!]{0,60}[({:;=]|[{};]\s*$", re.M
@@ -39,6 +39,7 @@ _DEEP = re.compile(
     r"|plan|migrat\w+|simulat\w+|model the|concurren\w+|distributed|thread-?safe|lock-?free|complexity)\b",
     re.I,
 )
+_PROOF = re.compile(r"\b(?:prov(?:e|es|ing)|proofs?|derive|lemma|differential equation|step[- ]by[- ]step)\b", re.I)
 _MIDDLE = re.compile(
     r"\b(?:explain|compare|contrast|summari[sz]e|describe|difference|differ|why|how (?:do|does|can|would|should|to)"
     r"|write|draft|outline|rewrite|list|suggest|recommend|pros and cons|example|paragraph|essay|story"
@@ -71,6 +72,7 @@ class Features:
     code: int = 0
     code_words: int = 0
     maths: int = 0
+    proofs: int = 0
     deep_words: int = 0
     middle_words: int = 0
     turns: int = 0
@@ -135,6 +137,7 @@ def features_of(request: Request) -> Features:
         code=_count(_CODE, read),
         code_words=_count(_CODE_WORDS, read),
         maths=_count(_MATHS, read),
+        proofs=_count(_PROOF, read),
         deep_words=_count(_DEEP, read),
         middle_words=_count(_MIDDLE, read),
         turns=len(users),
@@ -153,6 +156,7 @@ def score_of(features: Features) -> float:
         + 0.5 * min(features.code, 4)
         + 0.5 * min(features.code_words, 3)
         + 0.6 * min(features.maths, 3)
+        + 1.2 * min(features.proofs, 2)
         + 1.1 * min(features.deep_words, 4)
         + 0.8 * min(features.middle_words, 2)
         + 0.1 * min(features.turns - 1 if features.turns else 0, 10)
