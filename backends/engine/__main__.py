@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import os
 import secrets
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +23,7 @@ from backends.engine.model.loader import DTYPES, LoadedModel, choose_device, loa
 from backends.engine.model.weights import ModelUnreadable
 from backends.engine.runner.runner import Runner
 from backends.engine.sched.admission import ADMISSIONS
+from backends.engine.sched.queue import POLICIES
 from backends.engine.server import EngineServer
 from backends.engine.status import follow_supervisor, report
 
@@ -32,7 +35,7 @@ _STEP_TOKENS_GPU = 2048
 
 def main() -> int:
     """Serve until SIGTERM or the end of stdin; returns the exit status."""
-    args = _parse(sys.argv[1:])
+    args = read_arguments(sys.argv[1:])
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     follow_supervisor()
     torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
@@ -98,7 +101,13 @@ def _configure(args: argparse.Namespace, model: LoadedModel) -> EngineConfig:
         max_num_seqs=args.max_num_seqs,
         max_batched_tokens=args.max_batched_tokens or max(step_tokens, 2 * args.max_num_seqs),
         max_waiting=args.max_waiting,
+        max_waiting_tokens=args.max_waiting_tokens,
+        policy=args.policy,
         admission=args.admission,
+        prefill_share=args.prefill_share,
+        chunk_share=args.chunk_share,
+        priority_age_s=args.priority_age_s,
+        max_overtakes=args.max_overtakes,
         prefix_cache=not args.no_prefix_cache,
     )
 
@@ -129,7 +138,29 @@ def _positive(text: str) -> int:
     return value
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
+def _not_negative(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise ValueError(text)
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(text)
+    return value
+
+
+def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the command line's values; ends the process with a message that names a wrong one."""
     parser = argparse.ArgumentParser(prog="python -m backends.engine", description="Serve one model by token ids.")
     parser.add_argument("--listen", required=True, help="unix:///path or tcp://host:port")
     parser.add_argument("--model", required=True, type=Path, help="a GGUF file, or a folder with safetensors")
@@ -140,11 +171,29 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--kv-memory-mb", default=None, type=_auto_or_positive, help="KV pool in MiB, or auto")
     parser.add_argument("--max-num-seqs", default=64, type=_positive, help="requests per step (default: 64)")
     parser.add_argument("--max-batched-tokens", default=None, type=_auto_or_positive, help="tokens per step, or auto")
+    parser.add_argument("--policy", default="fcfs", choices=sorted(POLICIES), help="whose turn it is (default: fcfs)")
     parser.add_argument("--admission", default="future_peak", choices=sorted(ADMISSIONS))
     parser.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its first token")
     parser.add_argument("--max-waiting", default=1024, type=_positive, help="requests that may wait (default: 1024)")
+    parser.add_argument("--max-waiting-tokens", default=None, type=_auto_or_positive, help="of them all, or auto: any")
+    _add_shares(parser)
     parser.add_argument("--threads", default=None, type=_positive, help="CPU threads (default: all cores)")
     return parser.parse_args(arguments)
+
+
+def _add_shares(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prefill-share", default=0.75, type=_share, help="of a step's tokens for prompts while answers run"
+    )
+    parser.add_argument(
+        "--chunk-share", default=0.75, type=_share, help="of a step's tokens for one of several prompts"
+    )
+    parser.add_argument(
+        "--priority-age-s", default=10.0, type=_seconds, help="seconds of waiting that make up for a level of priority"
+    )
+    parser.add_argument(
+        "--max-overtakes", default=32, type=_not_negative, help="how often a request that does not fit may be passed"
+    )
 
 
 if __name__ == "__main__":

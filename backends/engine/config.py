@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +12,12 @@ class EngineConfig:
     """What the scheduler and the pool need to know; `create` makes one that holds together.
 
     `num_pages` pages of `page_size` tokens; a request may hold up to `max_len` tokens; a step runs at most
-    `max_batched_tokens` tokens of at most `max_num_seqs` requests; at most `max_waiting` requests wait.
+    `max_batched_tokens` tokens of at most `max_num_seqs` requests; at most `max_waiting` requests wait, with at most
+    `max_waiting_tokens` tokens in all (`None`: any number; one request may always wait).
+
+    While answers are being decoded, prompts take at most `prefill_share` of a step's tokens together; while more than
+    one prompt could be computed, each takes at most `chunk_share`. A level of priority is worth `priority_age_s`
+    seconds of waiting. A waiting request is overtaken at most `max_overtakes` times; 0 is strictly in order.
     """
 
     vocab_size: int
@@ -22,18 +28,33 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_batched_tokens: int = 128
     max_waiting: int = 1024
+    max_waiting_tokens: int | None = None
+    policy: str = "fcfs"
     admission: str = "future_peak"
+    prefill_share: float = 0.75
+    chunk_share: float = 0.75
+    priority_age_s: float = 10.0
+    max_overtakes: int = 32
     prefix_cache: bool = True
 
     def __post_init__(self) -> None:
         for field in ("vocab_size", "max_len", "num_pages", "page_size", "max_num_seqs", "max_batched_tokens"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must be at least 1")
-        if self.max_waiting < 0:
-            raise ValueError(f"max_waiting is {self.max_waiting}; it must be 0 or more")
+            self._require(field, getattr(self, field) >= 1, "at least 1")
+        for field in ("max_waiting", "max_overtakes"):
+            self._require(field, getattr(self, field) >= 0, "0 or more")
+        for field in ("prefill_share", "chunk_share"):
+            self._require(field, 0 < getattr(self, field) <= 1, "above 0 and at most 1")
+        self._require("priority_age_s", 0 <= self.priority_age_s < math.inf, "0 or more seconds")
+        self._require(
+            "max_waiting_tokens", self.max_waiting_tokens is None or self.max_waiting_tokens >= 1, "1 or more"
+        )
         if self.max_batched_tokens < self.max_num_seqs:
             # A step must have room for one token of every running request, or some would starve.
             object.__setattr__(self, "max_batched_tokens", self.max_num_seqs)
+
+    def _require(self, field: str, holds: bool, wanted: str) -> None:
+        if not holds:
+            raise ValueError(f"{field} is {getattr(self, field)}; it must be {wanted}")
 
     @property
     def num_slots(self) -> int:

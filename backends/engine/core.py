@@ -81,12 +81,17 @@ class EngineCore:
         return {
             "running": scheduler.num_running,
             "waiting": scheduler.num_waiting,
+            "waiting_tokens": scheduler.num_waiting_tokens,
             "num_pages": pool.num_pages,
             "pages_used": used,
             "pages_cached": idle,
             "kv_usage": used / pool.num_pages,
             **counters,
         }
+
+    def describe(self) -> str:
+        """Return one line on the state, without any token; may be asked for from another thread while a step hangs."""
+        return f"decision=({self.last_decision}) {self._scheduler.describe()}"
 
     def check(self) -> None:
         """Assert that pages, locks and requests agree."""

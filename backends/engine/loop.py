@@ -68,7 +68,7 @@ class EngineLoop:
         self._keys: dict[int, int] = {}
         self._tickets: dict[int, int] = {}
         self._working_since: float | None = None
-        self._finish_times: deque[float] = deque(maxlen=64)
+        self._turn_s = 0.0
         self._stats = core.stats()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._watchdog = threading.Thread(target=self._watch, name="engine-watchdog", daemon=True)
@@ -90,7 +90,8 @@ class EngineLoop:
         """Pass a request on; its outputs or its refusal come by `deliver`. Raises `Refused` where the queue is full."""
         with self._wake:
             if len(self._commands) >= self._max_commands:
-                raise Refused(RefusalCode.QUEUE_FULL, "too many submissions at once", retry_after_s=1.0)
+                retry_after_s = min(60.0, max(0.1, self._turn_s))  # they are all taken before the next step
+                raise Refused(RefusalCode.QUEUE_FULL, "too many submissions at once", retry_after_s=retry_after_s)
             self._commands.append(Submit(ticket, submission))
             self._wake.notify_all()
 
@@ -107,7 +108,9 @@ class EngineLoop:
     def _run(self) -> None:
         try:
             while (commands := self._next_commands()) is not None:
+                began_s = time.monotonic()
                 self._turn(commands)
+                self._turn_s = time.monotonic() - began_s
         except Exception:
             logger.exception("engine.crashed decision=%s", self._core.last_decision)
             self._crashed()
@@ -116,6 +119,8 @@ class EngineLoop:
         refusals = [refusal for refusal in map(self._execute, commands) if refusal is not None]
         self._stats = self._core.stats()
         outputs = self._step() if self._core.has_work else ()
+        if not self._core.has_work:
+            self._working_since = None  # the last one may have ended by an abort, without a step
         self._stats = self._core.stats()
         if outputs or refusals:
             self._deliver(Report(tuple(outputs), tuple(refusals)))
@@ -136,7 +141,7 @@ class EngineLoop:
                 try:
                     key = self._core.submit(submission)
                 except Refused as refused:
-                    return ticket, self._with_hint(refused)
+                    return ticket, refused
                 self._keys[ticket], self._tickets[key] = key, ticket
             case Abort(ticket):
                 ended = self._keys.pop(ticket, None)
@@ -151,7 +156,7 @@ class EngineLoop:
         outputs = self._core.step()
         is_moving = self._core.progress != before
         if is_moving:
-            self._working_since = time.monotonic() if self._core.has_work else None
+            self._working_since = time.monotonic()
         else:
             with self._wake:  # nothing should ever stand still; if it does, let it not spin
                 self._wake.wait_for(lambda: self._commands or self._is_closing, timeout=0.1)
@@ -159,16 +164,7 @@ class EngineLoop:
         for ticket, output in addressed:
             if output.finish is not None:
                 del self._keys[ticket], self._tickets[output.key]
-                self._finish_times.append(time.monotonic())
         return addressed
-
-    def _with_hint(self, refused: Refused) -> Refused:
-        """Tell how long the queue may take to move, where it was full: as long as one request took of late."""
-        if refused.code is RefusalCode.QUEUE_FULL:
-            times = self._finish_times
-            span_s = time.monotonic() - times[0] if times else 1.0
-            refused.retry_after_s = min(60.0, max(0.1, span_s / max(1, len(times))))
-        return refused
 
     def _watch(self) -> None:
         """Log one state dump for every stall: work there, and nothing moved for `stall_s`."""
@@ -185,5 +181,4 @@ class EngineLoop:
     def _describe(self, stalled_s: float) -> str:
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = "".join(traceback.format_stack(frame)) if frame else "the thread is gone"
-        decision = self._core.last_decision
-        return f"stalled_s={stalled_s:.1f} stats={dict(self._stats)} decision=({decision})\n{stack}"
+        return f"stalled_s={stalled_s:.1f} stats={dict(self._stats)} {self._core.describe()}\n{stack}"

@@ -243,8 +243,14 @@ class EngineSettings(Section):
     kv_memory_mb: AutoCount = None
     max_num_seqs: PositiveInt = 64
     max_batched_tokens: AutoCount = None
-    max_waiting: NonNegativeInt = 1024
+    max_waiting: PositiveInt = 1024
+    max_waiting_tokens: AutoCount = None
+    policy: Literal["fcfs", "longest_prefix", "fair_share"] = "fcfs"
     admission: Literal["future_peak", "reserve", "greedy"] = "future_peak"
+    prefill_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.75
+    chunk_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.75
+    priority_age_s: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 10.0
+    max_overtakes: NonNegativeInt = 32
     prefix_cache: bool = True
     threads: AutoCount = None
     connect: str | None = None

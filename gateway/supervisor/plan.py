@@ -60,8 +60,14 @@ def engine_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--kv-memory-mb": str(engine.kv_memory_mb or "auto"),
         "--max-num-seqs": str(engine.max_num_seqs),
         "--max-batched-tokens": str(engine.max_batched_tokens or "auto"),
+        "--policy": engine.policy,
         "--admission": engine.admission,
         "--max-waiting": str(engine.max_waiting),
+        "--max-waiting-tokens": str(engine.max_waiting_tokens or "auto"),
+        "--prefill-share": f"{engine.prefill_share:g}",
+        "--chunk-share": f"{engine.chunk_share:g}",
+        "--priority-age-s": f"{engine.priority_age_s:g}",
+        "--max-overtakes": str(engine.max_overtakes),
         "--threads": str(threads),
     }
     words = [word for pair in arguments.items() for word in pair]

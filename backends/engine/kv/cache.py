@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from backends.engine.kv.pool import PagePool
-from backends.engine.kv.radix import Node, RadixTree
+from backends.engine.kv.radix import Match, Node, RadixTree
 
 
 @dataclass(slots=True, eq=False)
@@ -35,13 +35,24 @@ class KvCache:
         """Return how many pages a request could still get, evicting all that nobody uses."""
         return self.pool.num_free + self.tree.num_evictable
 
+    def peek(self, salt: str, tokens: Sequence[int]) -> Match:
+        """Return what `open` would find, changing nothing: the longest cached prefix without the last token."""
+        return self.tree.match(salt, self._known(tokens))
+
+    def fits(self, match: Match, num_tokens: int) -> bool:
+        """Tell whether a holding opened on `match` could grow to `num_tokens` tokens now."""
+        missing = -(-num_tokens // self._page_size) - match.num_pages
+        return missing <= self.num_available - match.num_evictable
+
     def open(self, salt: str, tokens: Sequence[int]) -> Holding:
         """Return a holding of the longest cached prefix, in whole pages and without the last token.
 
-        The last token is always computed, so that there is a row to sample from.
+        The last token is always computed, so that there is a row to sample from. Where two texts part inside a page,
+        the later one computes that page's first tokens again: at most `page_size - 1` tokens, which ride along in a
+        step that its prompt needs anyway. Copying them instead would put a copy before the step that reads them, into
+        every kernel's order of work. Pages of one token share exactly, without either.
         """
-        known = tokens[:-1] if self._prefix_cache else ()
-        node, num_pages = self.tree.find(salt, known)
+        node, num_pages = self.tree.find(salt, self._known(tokens))
         self.tree.lock(node)
         pages = [page for step in reversed(list(node.path())) for page in step.pages]
         assert len(pages) == num_pages
@@ -97,3 +108,6 @@ class KvCache:
             assert path == holding.pages[: holding.num_shared]
         num_locks = sum(len(list(holding.node.path())) for holding in holdings if holding.node)
         assert num_locks == sum(node.locks for node in self.tree.nodes()), "a lock without its holder"
+
+    def _known(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens[:-1] if self._prefix_cache else ()

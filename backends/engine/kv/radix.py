@@ -27,6 +27,28 @@ class Node:
             node = node.parent
 
 
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A known prefix: the nodes on its way and how many pages of each belong to it."""
+
+    steps: tuple[tuple[Node, int], ...]
+
+    @classmethod
+    def of(cls, node: Node) -> Match:
+        """Return the prefix that ends with a node."""
+        return cls(tuple((step, len(step.pages)) for step in node.path()))
+
+    @property
+    def num_pages(self) -> int:
+        """Return how many pages the prefix has."""
+        return sum(num_pages for _, num_pages in self.steps)
+
+    @property
+    def num_evictable(self) -> int:
+        """Return how many of these pages nobody uses now."""
+        return sum(num_pages for node, num_pages in self.steps if node.locks == 0)
+
+
 class RadixTree:
     """Keep pages under the tokens they hold; only unlocked leaves are evicted, least recently used first.
 
@@ -48,22 +70,35 @@ class RadixTree:
         """Return how many pages eviction could free now."""
         return self._num_evictable
 
+    @property
+    def num_nodes(self) -> int:
+        """Return how many nodes there are; a split makes one more."""
+        return self._num_nodes
+
+    def match(self, salt: str, tokens: Sequence[int]) -> Match:
+        """Return the longest known prefix in whole pages, changing nothing."""
+        steps: list[tuple[Node, int]] = []
+        node, done = self._roots.get(salt), 0
+        while node is not None:
+            node = node.children.get(tuple(tokens[done : done + self._page_size]))
+            if node is not None:
+                same = self._pages_in_common(node, tokens, done)
+                steps.append((node, same))
+                done += same * self._page_size
+                if same < len(node.pages):
+                    break
+        return Match(tuple(steps))
+
     def find(self, salt: str, tokens: Sequence[int]) -> tuple[Node, int]:
         """Return the node that ends the longest known prefix in whole pages, and how many pages that is.
 
         The answer is not locked. A prefix that ends inside a node splits it.
         """
-        node = self._root(salt)
-        done = 0
-        while True:
-            child = node.children.get(tuple(tokens[done : done + self._page_size]))
-            if child is None:
-                return node, done // self._page_size
-            same = self._pages_in_common(child, tokens, done)
-            done += same * self._page_size
-            if same < len(child.pages):
-                return self._split(child, same), done // self._page_size
-            node = child
+        match = self.match(salt, tokens)
+        if not match.steps:
+            return self._root(salt), 0
+        node, same = match.steps[-1]
+        return node if same == len(node.pages) else self._split(node, same), match.num_pages
 
     def lock(self, node: Node) -> None:
         """Keep this node and all above it from eviction."""

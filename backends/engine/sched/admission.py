@@ -10,41 +10,53 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The tokens a request holds once its prompt is computed, and how many more it may hold at its end."""
+    """The tokens a request holds once its prompt is computed, and how many more it holds at its end."""
 
     current: int
     remaining: int
 
 
-Admission = Callable[[Sequence[Demand], Demand, int], bool]
-"""Tells whether a candidate fits beside the running, in a pool of so many tokens."""
+Admission = Callable[[Sequence[Demand], Demand, int, int], bool]
+"""Tells whether a candidate fits beside the running, in a pool of so many tokens in pages of such a size."""
 
 
-def peak_usage(demands: Sequence[Demand]) -> int:
-    """Return the most tokens that will be held at once, where each request ends when its remaining are used up.
+def peak_usage(demands: Sequence[Demand], page_size: int = 1) -> int:
+    """Return the most tokens that pages are held for at once, each request ending when its remaining are used up.
 
-    usage(t) is the sum of (current + t) over the requests with remaining >= t; it is largest at the end of one.
+    usage(t) is the sum over the requests with remaining >= t of (current + t), each rounded up to whole pages. It is
+    largest at the end of one. Exact, and O(n log n): what rounding adds depends on the remainders alone, and those
+    that round up lie together in their order.
     """
-    peak = held = 0
+    peak_pages = whole_pages = 0
+    remainders: list[int] = []
     for count, demand in enumerate(sorted(demands, key=lambda each: -each.remaining), start=1):
-        held += demand.current
-        peak = max(peak, held + count * demand.remaining)
-    return peak
+        pages, remainder = divmod(demand.current, page_size)
+        whole_pages += pages
+        bisect.insort(remainders, remainder)
+        more_pages, more = divmod(demand.remaining, page_size)
+        begun = count - bisect.bisect_right(remainders, 0) if more == 0 else count
+        second = count - bisect.bisect_right(remainders, page_size - more)
+        peak_pages = max(peak_pages, whole_pages + count * more_pages + begun + second)
+    return peak_pages * page_size
 
 
-def future_peak(running: Sequence[Demand], candidate: Demand, capacity: int) -> bool:
+def future_peak(running: Sequence[Demand], candidate: Demand, capacity: int, page_size: int = 1) -> bool:
     """Admit if the predicted peak fits; a prediction that fails is mended by preemption."""
-    return peak_usage([*running, candidate]) <= capacity
+    if reserve(running, candidate, capacity, page_size):
+        return True  # the usual case, and cheaper to see
+    return peak_usage([*running, candidate], page_size) <= capacity
 
 
-def reserve(running: Sequence[Demand], candidate: Demand, capacity: int) -> bool:
+def reserve(running: Sequence[Demand], candidate: Demand, capacity: int, page_size: int = 1) -> bool:
     """Admit if everything fits at its full length at once; nothing is ever preempted."""
-    return sum(demand.current + demand.remaining for demand in (*running, candidate)) <= capacity
+    return sum(-(-(each.current + each.remaining) // page_size) for each in (*running, candidate)) <= (
+        capacity // page_size
+    )
 
 
-def greedy(running: Sequence[Demand], candidate: Demand, capacity: int) -> bool:
+def greedy(running: Sequence[Demand], candidate: Demand, capacity: int, page_size: int = 1) -> bool:
     """Admit if what is held now leaves room for the candidate's prompt."""
-    return sum(demand.current for demand in (*running, candidate)) <= capacity
+    return sum(-(-each.current // page_size) for each in (*running, candidate)) <= capacity // page_size
 
 
 ADMISSIONS: Mapping[str, Admission] = {"future_peak": future_peak, "reserve": reserve, "greedy": greedy}

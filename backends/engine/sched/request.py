@@ -13,15 +13,18 @@ class Request:
     """One request from submission to its end; keys grow with age, so the smallest is the oldest.
 
     `num_computed` tokens have their keys and values in the pages of `holding`; a waiting request has no holding.
+    `place_s` is its place in the order of service, `num_overtaken` how often a later one was admitted before it.
     """
 
     key: int
     submission: Submission
     seed: int
+    place_s: float = 0.0
     tokens: list[int] = field(default_factory=list)
     num_computed: int = 0
     holding: Holding | None = None
     cached_prompt_tokens: int | None = None
+    num_overtaken: int = 0
 
     def __post_init__(self) -> None:
         self.tokens = list(self.submission.prompt)
@@ -30,6 +33,11 @@ class Request:
     def params(self) -> SamplingParams:
         """Return how its tokens are drawn."""
         return self.submission.params
+
+    @property
+    def was_admitted(self) -> bool:
+        """Tell whether it ever ran, so that waiting now means that it gave way."""
+        return self.cached_prompt_tokens is not None
 
     @property
     def num_pending(self) -> int:

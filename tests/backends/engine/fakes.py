@@ -25,6 +25,8 @@ def config(**changes: object) -> EngineConfig:
         page_size=4,
         max_num_seqs=4,
         max_batched_tokens=16,
+        prefill_share=1.0,
+        chunk_share=1.0,
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 

@@ -67,7 +67,39 @@ def test_a_stall_is_logged_once_with_what_is_needed_to_understand_it(caplog: pyt
     (record,) = caplog.records
     assert "engine.stall" in record.message
     assert "rows=[1:0+2]" in record.message
+    assert "running=1 [1:0/2+1] waiting=0 [] free=31 evictable=0 of=32" in record.message
     assert "go_on.wait" in record.message
+
+
+class EndlessRunner:
+    """Draw zeros, one step for every permission."""
+
+    def __init__(self) -> None:
+        self.permits = threading.Semaphore(0)
+
+    def run(self, decision: Decision) -> Sequence[Sampled]:
+        """Wait for a permission, then draw."""
+        assert self.permits.acquire(timeout=60)
+        return [Sampled(row.key, 0) for row in decision.rows if row.draw is not None]
+
+
+def test_an_engine_whose_last_request_was_aborted_is_idle_and_not_stalled() -> None:
+    runner = EndlessRunner()
+    core = EngineCore(config(), runner, new_seed=lambda: 1)
+    with _running(core) as (loop, reports):
+        loop.submit(1, submission([1, 2], max_tokens=60))
+        runner.permits.release()
+        reports.get(timeout=30)
+        loop.abort(1)
+        loop.submit(2, submission([1, 2, 3], max_tokens=0))  # its refusal tells that the abort was done
+        runner.permits.release(100)
+        while not reports.get(timeout=30).refusals:
+            pass
+        loop.submit(3, submission([1, 2, 3], max_tokens=0))
+        reports.get(timeout=30)
+
+        assert core.stats()["aborted"] == 1
+        assert loop._working_since is None
 
 
 def test_a_full_command_queue_refuses_at_once_and_still_takes_aborts() -> None:

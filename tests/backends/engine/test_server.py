@@ -149,10 +149,10 @@ async def test_no_row_comes_after_an_abort_and_its_pages_are_free(address: str) 
 
 
 async def test_a_lost_connection_aborts_its_requests(address: str) -> None:
-    async with _serve(address) as served, served.connection() as watcher:
+    async with _serve(address, max_len=40_000, num_pages=60_000) as served, served.connection() as watcher:
         async with served.connection() as client:
-            for request_id in range(6):  # more than run at once
-                await client.submit(request_id, [request_id + 1], max_tokens=50)
+            for request_id in range(6):  # more than run at once, and none ends before the loss is seen
+                await client.submit(request_id, [request_id + 1], max_tokens=30_000)
             served.runner.gate.release()
             assert (await client.receive())["op"] == "step"
             held = await watcher.stats_until(lambda stats: stats["pages_used"] > 0)
@@ -278,9 +278,10 @@ async def test_stats_name_every_number(address: str) -> None:
         stats = await client.stats_until(lambda stats: stats["finished"] == 2)
 
     assert stats == {
-        "op": "stats", "running": 0, "waiting": 0, "num_pages": 32, "pages_used": 0, "pages_cached": 3, "kv_usage": 0.0,
+        "op": "stats", "running": 0, "waiting": 0, "waiting_tokens": 0,
+        "num_pages": 32, "pages_used": 0, "pages_cached": 3, "kv_usage": 0.0,
         "prefix_query_tokens": 18, "prefix_hit_tokens": 8, "prompt_tokens": 18, "generated_tokens": 8,
-        "preemptions": 0, "aborted": 0, "finished": 2, "refused": 0, "steps": 8,
+        "preemptions": 0, "overtakes": 0, "aborted": 0, "finished": 2, "refused": 0, "steps": 8,
     }  # fmt: skip
 
 
