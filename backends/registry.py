@@ -11,7 +11,8 @@ from backends.local.backend import LocalBackend
 from backends.local.link import EngineLink
 from backends.local.model import LocalModel
 from backends.local.tokens import LocalTokens
-from backends.openai_compatible import OpenAICompatibleBackend, Timeouts
+from backends.openai_compatible import build_openai_compatible
+from backends.remote import Timeouts
 from orchestration.core.errors import BackendError
 from orchestration.core.protocols import Backend
 from orchestration.core.request import Kind
@@ -111,7 +112,7 @@ def _build_echo(options: BackendOptions) -> Backend:
 def _build_openai_compatible(options: BackendOptions) -> Backend:
     if options.base_url is None:
         raise ValueError(f"model '{options.model}': the type openai_compatible needs base_url")
-    return OpenAICompatibleBackend(
+    return build_openai_compatible(
         base_url=options.base_url,
         upstream_model=options.upstream_model,
         api_key=options.api_key,

@@ -6,6 +6,7 @@ from typing import Any
 
 from backends.local.messages import read_messages
 from backends.local.text import LocalText
+from backends.rest import without_rest
 from orchestration.core.errors import ContextTooLong, InvalidRequest
 from orchestration.core.request import Kind, Request
 
@@ -30,7 +31,7 @@ def field_of(kind: Kind) -> str:
 
 
 async def _read_chat(request: Request, *, text: LocalText, capacity: int) -> list[int]:
-    fields = request.fields
+    fields = without_rest(request)
     messages = read_messages(fields.get("messages"))
     rendered = text.render_chat(messages, tools=_read_tools(fields), options=_read_template_options(fields))
     return await _encode(rendered, text=text, capacity=capacity, adds_special=False, param="messages")

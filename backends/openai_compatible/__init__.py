@@ -1,5 +1,5 @@
 """Any server that speaks OpenAI's API, as a backend."""
 
-from backends.openai_compatible.backend import OpenAICompatibleBackend, Timeouts
+from backends.openai_compatible.wire import build_openai_compatible
 
-__all__ = ["OpenAICompatibleBackend", "Timeouts"]
+__all__ = ["build_openai_compatible"]

@@ -7,8 +7,12 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import orjson
+
+from backends.remote.sse import SseFrame
+from backends.remote.wire import WireFault
 from orchestration.core.errors import BackendError
-from orchestration.core.events import Delta, Event, Finish, Part, Usage
+from orchestration.core.events import Delta, Event, Finish, Part, Start, Usage
 from orchestration.core.request import Kind
 
 Json = Mapping[str, Any]
@@ -26,14 +30,31 @@ class AnswerDecoder:
     Nothing is invented: a choice that was begun and got no reason is an answer broken off.
     """
 
-    def __init__(self, kind: Kind, *, backend: str) -> None:
+    def __init__(self, kind: Kind, *, backend: str, model: str) -> None:
+        self.start = Start(model=model, backend=backend)
         self._kind = kind
         self._backend = backend
         self._dialect = "openai.chat" if kind is Kind.CHAT else "openai.completions"
         self._reasons: dict[int, str | None] = {}
         self._usage: Usage | None = None
+        self._stops: dict[int, str] = {}
 
-    def read_chunk(self, chunk: Json, *, raw: bytes) -> list[Delta]:
+    def is_end(self, frame: SseFrame) -> bool:
+        """Tell whether this is the mark behind the content."""
+        return frame.data.startswith(b"[DONE]")
+
+    def read_frame(self, frame: SseFrame) -> list[Delta]:
+        """Read one frame of a stream; raises `WireFault` for an error in it."""
+        return self._read_chunk(_parse(frame.data), raw=frame.raw)
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        """Read a whole answer: one delta per part of each choice, and its end."""
+        answer = _parse(body)
+        if self._kind is Kind.EMBEDDING:
+            return read_embeddings(answer, backend=self._backend)
+        return [*self._read_answer(answer), self.finish()]
+
+    def _read_chunk(self, chunk: Json, *, raw: bytes) -> list[Delta]:
         """Read one frame of a stream. `raw` goes with a delta that is alone in its frame, without an ending."""
         deltas: list[Delta] = []
         is_plain = chunk.get("usage") is None
@@ -45,8 +66,7 @@ class AnswerDecoder:
             return [_with_raw(deltas[0], raw=raw, dialect=self._dialect)]
         return deltas
 
-    def read_whole(self, answer: Json) -> list[Delta]:
-        """Read a whole answer: one delta per part of each choice."""
+    def _read_answer(self, answer: Json) -> list[Delta]:
         deltas: list[Delta] = []
         for choice in answer.get("choices") or ():
             deltas += self._read_choice(choice, choice.get("message") if self._kind is Kind.CHAT else choice)
@@ -60,11 +80,15 @@ class AnswerDecoder:
         return Finish(
             reasons={index: reason for index, reason in sorted(self._reasons.items()) if reason is not None},
             usage=self._usage,
+            stops=self._stops,
         )
 
     def _read_choice(self, choice: Json, message: Json | None) -> Iterator[Delta]:
         index = int(choice.get("index") or 0)
         self._reasons[index] = choice.get("finish_reason") or self._reasons.get(index)
+        stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's name, SGLang's; token ids are numbers
+        if isinstance(stop, str):
+            self._stops[index] = stop
         parts = list(self._read_parts(index, message or {}))
         logprobs = self._read_logprobs(choice)
         if logprobs is not None:
@@ -96,6 +120,18 @@ class AnswerDecoder:
     def _note_usage(self, message: Json) -> None:
         # An empty usage after a full one must not wipe it out; one on a frame with choices counts as any other.
         self._usage = read_usage(message.get("usage")) or self._usage
+
+
+def _parse(data: bytes) -> Json:
+    """Read a JSON object; raises `WireFault` where it is an error, `TypeError` where it is none."""
+    parsed = orjson.loads(data)
+    if not isinstance(parsed, dict):
+        raise TypeError("no JSON object")
+    error = parsed.get("error")
+    if error:
+        code = error.get("code") if isinstance(error, dict) else None
+        raise WireFault(code if isinstance(code, int) and 400 <= code < 600 else 502, parsed)
+    return parsed
 
 
 def read_usage(usage: Json | None) -> Usage | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from backends.openai_compatible import OpenAICompatibleBackend, Timeouts
+from backends.openai_compatible import build_openai_compatible
+from backends.remote import RemoteBackend, Timeouts
 from orchestration.core import Part, Start, Usage
 from orchestration.core.errors import (
     BackendError,
@@ -21,7 +22,7 @@ from orchestration.core.errors import (
 )
 from tests.backends.calls import ask, chat_call, completion_call, embedding_call
 from tests.backends.openai_compatible.conftest import KEY
-from tests.backends.openai_compatible.fake_upstream import (
+from tests.backends.remote.fake_upstream import (
     FakeUpstream,
     answering,
     chunk,
@@ -36,7 +37,7 @@ WHOLE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "h
 
 
 async def test_every_field_goes_along_and_only_the_model_is_replaced(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
+    upstream: FakeUpstream, backend: RemoteBackend
 ) -> None:
     upstream.script = answering({**WHOLE, "usage": USAGE})
     call = chat_call("hi", temperature=0.5, unheard_of={"a": [1, None]}, seed=None)
@@ -54,7 +55,7 @@ async def test_every_field_goes_along_and_only_the_model_is_replaced(
 
 
 async def test_the_key_stands_in_authorization_and_no_header_of_ours_goes_out(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
+    upstream: FakeUpstream, backend: RemoteBackend
 ) -> None:
     upstream.script = answering(WHOLE)
 
@@ -70,7 +71,7 @@ async def test_the_key_stands_in_authorization_and_no_header_of_ours_goes_out(
 
 async def test_without_a_key_there_is_no_authorization(upstream: FakeUpstream) -> None:
     upstream.script = answering(WHOLE)
-    backend = OpenAICompatibleBackend(base_url=upstream.url)
+    backend = build_openai_compatible(base_url=upstream.url)
 
     await ask(backend, chat_call())
     await backend.aclose()
@@ -80,7 +81,7 @@ async def test_without_a_key_there_is_no_authorization(upstream: FakeUpstream) -
 
 
 async def test_a_stream_asks_for_usage_and_keeps_what_the_client_asked(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
+    upstream: FakeUpstream, backend: RemoteBackend
 ) -> None:
     upstream.script = streaming(chunk(content="x"), chunk(finish="stop"))
 
@@ -89,9 +90,7 @@ async def test_a_stream_asks_for_usage_and_keeps_what_the_client_asked(
     assert upstream.asked[0].body["stream_options"] == {"chunk_size": 3, "include_usage": True}
 
 
-async def test_a_stream_becomes_deltas_with_their_frames(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
-) -> None:
+async def test_a_stream_becomes_deltas_with_their_frames(upstream: FakeUpstream, backend: RemoteBackend) -> None:
     frames = [chunk(role="assistant", content=""), chunk(content="Hel"), chunk(content="lo 世"), chunk(finish="stop")]
     upstream.script = streaming(*frames, {"choices": [], "usage": USAGE})
 
@@ -105,7 +104,7 @@ async def test_a_stream_becomes_deltas_with_their_frames(
 
 
 async def test_usage_on_a_frame_with_choices_counts_and_an_empty_one_after_it_does_not(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
+    upstream: FakeUpstream, backend: RemoteBackend
 ) -> None:
     upstream.script = streaming(
         {**chunk(content="all", finish="length"), "usage": USAGE}, {"choices": [], "usage": None}, {"choices": []}
@@ -119,17 +118,13 @@ async def test_usage_on_a_frame_with_choices_counts_and_an_empty_one_after_it_do
     assert answer.finish.usage == Usage(9, 4, cached_tokens=3)
 
 
-async def test_an_upstream_without_usage_gets_none_invented(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
-) -> None:
+async def test_an_upstream_without_usage_gets_none_invented(upstream: FakeUpstream, backend: RemoteBackend) -> None:
     upstream.script = streaming(chunk(content="x"), chunk(finish="stop"))
 
     assert (await ask(backend, chat_call(stream=True))).finish.usage is None
 
 
-async def test_reasoning_refusals_and_tool_calls_are_parts(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
-) -> None:
+async def test_reasoning_refusals_and_tool_calls_are_parts(upstream: FakeUpstream, backend: RemoteBackend) -> None:
     tools = [
         {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}},
         {"index": 1, "id": "b", "type": "function", "function": {"name": "g", "arguments": "{"}},
@@ -150,9 +145,7 @@ async def test_reasoning_refusals_and_tool_calls_are_parts(
     assert [delta.data for delta in answer.deltas if delta.part is Part.TOOL_CALL] == tools
 
 
-async def test_a_whole_answer_has_its_parts_and_choices(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
-) -> None:
+async def test_a_whole_answer_has_its_parts_and_choices(upstream: FakeUpstream, backend: RemoteBackend) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     logprobs = {"content": [{"token": "x", "logprob": -0.1, "bytes": [120], "top_logprobs": []}], "refusal": None}
     upstream.script = answering(
@@ -178,7 +171,7 @@ async def test_a_whole_answer_has_its_parts_and_choices(
     assert answer.finish.reasons == {0: "tool_calls", 1: "stop"}
 
 
-async def test_completions_have_their_own_shape(upstream: FakeUpstream, backend: OpenAICompatibleBackend) -> None:
+async def test_completions_have_their_own_shape(upstream: FakeUpstream, backend: RemoteBackend) -> None:
     logprobs = {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": None, "text_offset": [0]}
     frame = {"choices": [{"index": 0, "text": "a", "logprobs": logprobs, "finish_reason": None}]}
     upstream.script = streaming(frame, {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
@@ -193,7 +186,7 @@ async def test_completions_have_their_own_shape(upstream: FakeUpstream, backend:
 
 @pytest.mark.parametrize("is_packed", [False, True])
 async def test_embeddings_are_one_payload_of_numbers(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend, is_packed: bool
+    upstream: FakeUpstream, backend: RemoteBackend, is_packed: bool
 ) -> None:
     vectors = [[0.5, -1.0], [2.0, 0.25]]
     sent = [base64.b64encode(struct.pack("<2f", *vector)).decode() if is_packed else vector for vector in vectors]
@@ -229,7 +222,7 @@ async def test_embeddings_are_one_payload_of_numbers(
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_an_upstreams_status_says_whose_fault_it_is(
     upstream: FakeUpstream,
-    backend: OpenAICompatibleBackend,
+    backend: RemoteBackend,
     status: int,
     expected: type[LaminaError],
     reported: int,
@@ -257,7 +250,7 @@ async def test_an_upstreams_status_says_whose_fault_it_is(
     [(b"<html>no</html>", "400"), ({"detail": [{"msg": "bad"}]}, "bad"), ({"message": "old"}, "old"), (b"", "400")],
 )
 async def test_a_refusal_in_any_shape_has_words(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend, body: object, words: str
+    upstream: FakeUpstream, backend: RemoteBackend, body: object, words: str
 ) -> None:
     upstream.script = answering(body, status=400)
 
@@ -279,7 +272,7 @@ async def test_a_refusal_in_any_shape_has_words(
 )
 @pytest.mark.parametrize("is_done", [False, True])
 async def test_a_stream_that_is_no_whole_answer_is_an_error(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend, frames: list[Any], message: str, is_done: bool
+    upstream: FakeUpstream, backend: RemoteBackend, frames: list[Any], message: str, is_done: bool
 ) -> None:
     upstream.script = streaming(*frames, done=is_done)
 
@@ -287,18 +280,14 @@ async def test_a_stream_that_is_no_whole_answer_is_an_error(
         await ask(backend, chat_call(stream=True))
 
 
-async def test_an_error_inside_a_stream_keeps_its_meaning(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
-) -> None:
+async def test_an_error_inside_a_stream_keeps_its_meaning(upstream: FakeUpstream, backend: RemoteBackend) -> None:
     upstream.script = streaming({"error": {"message": "later please", "code": 429}})
 
     with pytest.raises(Overloaded, match="later please"):
         await ask(backend, chat_call(stream=True))
 
 
-async def test_a_stream_cut_by_the_network_is_an_error(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
-) -> None:
+async def test_a_stream_cut_by_the_network_is_an_error(upstream: FakeUpstream, backend: RemoteBackend) -> None:
     async def script(writer: asyncio.StreamWriter) -> None:
         await streaming(chunk(content="x"), done=False, ends=False)(writer)
         writer.close()
@@ -310,16 +299,14 @@ async def test_a_stream_cut_by_the_network_is_an_error(
 
 
 async def test_a_stream_without_done_but_with_its_reasons_is_whole(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
+    upstream: FakeUpstream, backend: RemoteBackend
 ) -> None:
     upstream.script = streaming(chunk(content="x"), chunk(finish="stop"), done=False)
 
     assert (await ask(backend, chat_call(stream=True))).finish.reasons == {0: "stop"}
 
 
-async def test_a_whole_answer_where_a_stream_was_asked_is_taken(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
-) -> None:
+async def test_a_whole_answer_where_a_stream_was_asked_is_taken(upstream: FakeUpstream, backend: RemoteBackend) -> None:
     upstream.script = answering(WHOLE)
 
     assert (await ask(backend, chat_call(stream=True))).text() == "hello"
@@ -327,7 +314,7 @@ async def test_a_whole_answer_where_a_stream_was_asked_is_taken(
 
 @pytest.mark.parametrize("body", [b"no json", [], {"choices": []}, {"choices": [{"message": {"content": "x"}}]}])
 async def test_a_whole_answer_that_is_none_is_an_error(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend, body: object
+    upstream: FakeUpstream, backend: RemoteBackend, body: object
 ) -> None:
     upstream.script = answering(body)
 
@@ -335,9 +322,7 @@ async def test_a_whole_answer_that_is_none_is_an_error(
         await ask(backend, chat_call())
 
 
-async def test_connections_are_used_again_after_streams_too(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
-) -> None:
+async def test_connections_are_used_again_after_streams_too(upstream: FakeUpstream, backend: RemoteBackend) -> None:
     for script, is_streamed in ((streaming(chunk(content="x", finish="stop")), True), (answering(WHOLE), False)) * 2:
         upstream.script = script
         await ask(backend, chat_call(stream=is_streamed))
@@ -352,7 +337,7 @@ async def started(writer: asyncio.StreamWriter) -> None:
 
 @pytest.mark.parametrize(("script", "is_streamed"), [(silent, True), (silent, False), (started, True)])
 async def test_a_caller_that_leaves_before_content_closes_the_upstream(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend, script: Any, is_streamed: bool
+    upstream: FakeUpstream, backend: RemoteBackend, script: Any, is_streamed: bool
 ) -> None:
     upstream.script = script
     task = asyncio.create_task(ask(backend, chat_call(stream=is_streamed)))
@@ -367,7 +352,7 @@ async def test_a_caller_that_leaves_before_content_closes_the_upstream(
 
 
 async def test_closing_the_generator_amid_a_stream_closes_the_upstream(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend
+    upstream: FakeUpstream, backend: RemoteBackend
 ) -> None:
     upstream.script = streaming(chunk(content="x"), done=False, ends=False)
 
@@ -392,7 +377,7 @@ async def test_each_wait_has_its_limit_and_closes_the_upstream(
     upstream: FakeUpstream, script: Any, is_streamed: bool, timeouts: Timeouts
 ) -> None:
     upstream.script = script
-    backend = OpenAICompatibleBackend(base_url=upstream.url, timeouts=timeouts)
+    backend = build_openai_compatible(base_url=upstream.url, timeouts=timeouts)
 
     with pytest.raises(BackendTimeout):
         await ask(backend, chat_call(stream=is_streamed))
@@ -403,7 +388,7 @@ async def test_each_wait_has_its_limit_and_closes_the_upstream(
 
 
 async def test_nobody_there_is_unavailable(upstream: FakeUpstream) -> None:
-    backend = OpenAICompatibleBackend(base_url=upstream.url)
+    backend = build_openai_compatible(base_url=upstream.url)
     await upstream.stop()
 
     with pytest.raises(BackendUnavailable, match="cannot be reached"):
@@ -414,7 +399,7 @@ async def test_nobody_there_is_unavailable(upstream: FakeUpstream) -> None:
 
 @pytest.mark.parametrize(("status", "is_well"), [(200, True), (404, True), (500, False)])
 async def test_health_is_whether_somebody_answers(
-    upstream: FakeUpstream, backend: OpenAICompatibleBackend, status: int, is_well: bool
+    upstream: FakeUpstream, backend: RemoteBackend, status: int, is_well: bool
 ) -> None:
     upstream.script = answering({}, status=status)
 

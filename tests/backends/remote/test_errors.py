@@ -5,7 +5,7 @@ from email.utils import formatdate
 
 import pytest
 
-from backends.openai_compatible.errors import read_retry_after
+from backends.remote.errors import read_retry_after
 
 
 @pytest.mark.parametrize(

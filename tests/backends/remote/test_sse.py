@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.openai_compatible.sse import MAX_FRAME_BYTES, SseError, SseFrame, SseParser
+from backends.remote.sse import MAX_FRAME_BYTES, SseError, SseFrame, SseParser
 
 
 def parse(pieces: Sequence[bytes]) -> list[SseFrame]:

@@ -50,13 +50,6 @@ def read_fault(body: Any, *, fallback: str) -> UpstreamFault:
     )
 
 
-def read_inner_status(body: Mapping[str, Any]) -> int:
-    """Return the status that an error inside a 200 states; 502 where it states none."""
-    error = body.get("error")
-    code = error.get("code") if isinstance(error, Mapping) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 502
-
-
 def build_error(
     status: int, fault: UpstreamFault, *, backend: str, api_key: Secret | None, retry_after_s: float | None = None
 ) -> LaminaError:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 
 import httpx
 
 from orchestration.core.errors import BackendError, BackendTimeout, BackendUnavailable, Overloaded
-from orchestration.core.secret import Secret
 
 _LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=100, keepalive_expiry=30.0)
+_HEADERS = {
+    "user-agent": "lamina",
+    "content-type": "application/json",
+    # Compressed streams come in lumps, and some servers answer them empty.
+    "accept-encoding": "identity",
+}
 
 
 class Upstream:
@@ -20,23 +25,25 @@ class Upstream:
     At most 1,000 connections are open; a call that gets none within `connect_s` ends with `Overloaded`.
     """
 
-    def __init__(self, *, base_url: str, name: str | None, api_key: Secret | None, connect_s: float) -> None:
+    def __init__(
+        self, *, base_url: str, name: str | None, kind: str, headers: Mapping[str, str], connect_s: float
+    ) -> None:
         url = httpx.URL(base_url)
         if url.scheme not in ("http", "https") or not url.host:
             raise ValueError(f"base_url is an http:// or https:// address, not '{base_url}'")
-        self.name = name or f"openai_compatible/{url.netloc.decode()}"
+        self.name = name or f"{kind}/{url.netloc.decode()}"
         self._base_url = base_url.rstrip("/")
         # The environment stays out (trust_env): a .netrc would put a password of its own into Authorization.
         self._client = httpx.AsyncClient(
-            headers=_build_headers(api_key),
+            headers={**_HEADERS, **headers},
             limits=_LIMITS,
             timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),
             trust_env=False,
         )
 
-    async def post(self, path: str, body: bytes, *, deadline_s: float) -> Reply:
+    async def post(self, path: str, body: bytes, *, headers: Mapping[str, str], deadline_s: float) -> Reply:
         """Send a body and return the reply once its headers are there; the caller closes it."""
-        request = self._client.build_request("POST", f"{self._base_url}/{path}", content=body)
+        request = self._client.build_request("POST", f"{self._base_url}/{path}", content=body, headers=headers)
         async with self._guard(deadline_s):
             return Reply(await self._client.send(request, stream=True), guard=self._guard)
 
@@ -105,15 +112,3 @@ class Reply:
     async def aclose(self) -> None:
         """Give the connection back where the body was read to its end, else close it."""
         await self._response.aclose()
-
-
-def _build_headers(api_key: Secret | None) -> dict[str, str]:
-    headers = {
-        "user-agent": "lamina",
-        "content-type": "application/json",
-        # Compressed streams come in lumps, and some servers answer them empty.
-        "accept-encoding": "identity",
-    }
-    if api_key is not None:
-        headers["authorization"] = f"Bearer {api_key.reveal()}"
-    return headers

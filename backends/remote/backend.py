@@ -1,0 +1,180 @@
+"""A remote server as a backend: a call goes out in its format, its answer comes back as events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+import orjson
+
+from backends.remote.errors import build_error, read_fault, read_retry_after
+from backends.remote.sse import SseError, SseFrame, SseParser
+from backends.remote.upstream import Reply, Upstream
+from backends.remote.wire import Decoder, Wire, WireFault
+from orchestration.core.call import Call
+from orchestration.core.errors import BackendError, LaminaError
+from orchestration.core.events import Delta, Event
+from orchestration.core.secret import Secret
+
+_MAX_FAULT_BYTES = 64 * 1024
+_MAX_ANSWER_BYTES = 256 * 1024 * 1024
+_HEALTH_TIMEOUT_S = 5.0
+_DRAIN_S = 0.1
+_NOT_THE_FORMAT = (AttributeError, LookupError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a call may take: to connect, to the first content of a stream, and as a whole."""
+
+    connect_s: float = 5.0
+    first_token_s: float = 60.0
+    total_s: float = 600.0
+
+
+@dataclass(slots=True)
+class _Clock:
+    """The deadline of the next wait: the first token's until content came, then the whole call's."""
+
+    first_s: float
+    total_s: float
+    is_begun: bool = False
+
+    def deadline(self) -> float:
+        return self.total_s if self.is_begun else min(self.first_s, self.total_s)
+
+
+class RemoteBackend:
+    """Pass calls on in the server's format.
+
+    Headers do not go along, but for those that the format itself reads: our key for this server is the only one that
+    it sees, and no error's message holds it. Closing the generator closes the connection at once, whatever it was
+    waiting for.
+    """
+
+    def __init__(self, wire: Wire, upstream: Upstream, *, api_key: Secret | None, timeouts: Timeouts) -> None:
+        self._wire = wire
+        self._upstream = upstream
+        self._api_key = api_key
+        self._timeouts = timeouts
+
+    @property
+    def name(self) -> str:
+        """Name the backend."""
+        return self._upstream.name
+
+    async def __call__(self, call: Call, /) -> AsyncGenerator[Event, None]:
+        """Answer the call; `Start` comes with the first content."""
+        clock = self._start_clock(call)
+        ask = self._wire.ask(call.request, backend=self.name)
+        reply = await self._upstream.post(ask.path, ask.body, headers=ask.headers, deadline_s=clock.deadline())
+        try:
+            if reply.status != 200:
+                raise await self._read_error(reply, deadline_s=clock.deadline())
+            decoder = self._wire.decoder(call.request, backend=self.name)
+            is_stream = reply.is_event_stream
+            events = self._stream(decoder, reply, clock) if is_stream else self._answer(decoder, reply, clock)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        finally:
+            await reply.aclose()
+
+    async def check_health(self) -> str | None:
+        """Ask for something small; any answer below 500 shows that somebody is there."""
+        try:
+            status = await self._upstream.get_status(self._wire.health_path, timeout_s=_HEALTH_TIMEOUT_S)
+        except LaminaError as exc:
+            return exc.message
+        return None if status < 500 else f"{self.name} answers {status}"
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._upstream.aclose()
+
+    def _start_clock(self, call: Call) -> _Clock:
+        """A whole answer has no first token: only the whole call's limit counts for it."""
+        now_s = asyncio.get_running_loop().time()
+        first_s = self._timeouts.first_token_s if call.request.is_streamed else self._timeouts.total_s
+        return _Clock(first_s=now_s + first_s, total_s=now_s + self._timeouts.total_s)
+
+    async def _stream(self, decoder: Decoder, reply: Reply, clock: _Clock) -> AsyncGenerator[Event, None]:
+        frames = self._read_frames(decoder, reply, clock)
+        async with aclosing(frames):
+            async for frame in frames:
+                for delta in self._decode(decoder, frame):
+                    if not clock.is_begun:
+                        clock.is_begun = True
+                        yield decoder.start
+                    yield delta
+        finish = decoder.finish()
+        if not clock.is_begun:
+            yield decoder.start
+        yield finish
+
+    async def _read_frames(self, decoder: Decoder, reply: Reply, clock: _Clock) -> AsyncGenerator[SseFrame, None]:
+        """Give the frames up to the end's mark or the end of the body."""
+        parser = SseParser()
+        pieces = reply.pieces(deadline=clock.deadline)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                try:
+                    frames = parser.feed(piece)
+                except SseError as exc:
+                    raise self._complain(exc) from exc
+                for frame in frames:
+                    if decoder.is_end(frame):
+                        await _drain(pieces, clock)
+                        return
+                    yield frame
+
+    def _decode(self, decoder: Decoder, frame: SseFrame) -> list[Delta]:
+        try:
+            return list(decoder.read_frame(frame))
+        except WireFault as exc:
+            raise self._build_error(exc) from exc
+        except _NOT_THE_FORMAT as exc:
+            raise self._complain(exc) from exc
+
+    async def _answer(self, decoder: Decoder, reply: Reply, clock: _Clock) -> AsyncGenerator[Event, None]:
+        body = await reply.read(deadline_s=clock.total_s, limit_bytes=_MAX_ANSWER_BYTES)
+        try:
+            events = decoder.read_whole(body)
+        except WireFault as exc:
+            raise self._build_error(exc) from exc
+        except _NOT_THE_FORMAT as exc:
+            raise self._complain(exc) from exc
+        yield decoder.start
+        for event in events:
+            yield event
+
+    def _build_error(self, fault: WireFault) -> LaminaError:
+        words = read_fault(fault.body, fallback="the answer broke off with an error")
+        return build_error(fault.status, words, backend=self.name, api_key=self._api_key)
+
+    async def _read_error(self, reply: Reply, *, deadline_s: float) -> LaminaError:
+        body = await reply.read(deadline_s=deadline_s, limit_bytes=_MAX_FAULT_BYTES)
+        try:
+            parsed = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            parsed = None  # a proxy's page, or nothing
+        return build_error(
+            reply.status,
+            read_fault(parsed, fallback=f"it answered {reply.status}"),
+            backend=self.name,
+            api_key=self._api_key,
+            retry_after_s=read_retry_after(reply.headers),
+        )
+
+    def _complain(self, error: Exception) -> BackendError:
+        return BackendError(f"{self.name} sent an answer that is not {self._wire.title} format: {type(error).__name__}")
+
+
+async def _drain(pieces: AsyncGenerator[bytes, None], clock: _Clock) -> None:
+    """Wait a moment for the body's end behind its mark: only a reply read to its end leaves the connection usable."""
+    clock.total_s = asyncio.get_running_loop().time() + _DRAIN_S
+    with suppress(BackendError):
+        async for _ in pieces:
+            pass
