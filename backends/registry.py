@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from backends.anthropic import build_anthropic
 from backends.echo import EchoBackend
 from backends.local.backend import LocalBackend
 from backends.local.link import EngineLink
@@ -22,6 +23,7 @@ _TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
 KINDS: Mapping[str, frozenset[Kind]] = {
     "engine": _TEXT,
     "echo": _TEXT,
+    "anthropic": frozenset({Kind.CHAT}),
     "openai_compatible": _TEXT | {Kind.EMBEDDING},
 }
 """The kinds of calls that each type of backend answers."""
@@ -60,6 +62,7 @@ class BackendFactory:
         self._builders: Mapping[str, Callable[[BackendOptions], Backend]] = {
             "engine": self._build_engine,
             "echo": _build_echo,
+            "anthropic": _build_anthropic,
             "openai_compatible": _build_openai_compatible,
         }
 
@@ -107,6 +110,17 @@ class BackendFactory:
 
 def _build_echo(options: BackendOptions) -> Backend:
     return EchoBackend(model=options.upstream_model or options.model)
+
+
+def _build_anthropic(options: BackendOptions) -> Backend:
+    if options.base_url is None:
+        raise ValueError(f"model '{options.model}': the type anthropic needs base_url")
+    return build_anthropic(
+        base_url=options.base_url,
+        upstream_model=options.upstream_model,
+        api_key=options.api_key,
+        timeouts=Timeouts(options.connect_s, options.first_token_s, options.total_s),
+    )
 
 
 def _build_openai_compatible(options: BackendOptions) -> Backend:

@@ -80,6 +80,11 @@ class Blocks:
             return
         if "signature" in data:
             yield from self._take("thinking", {"type": "signature_delta", "signature": data["signature"]})
+        elif "citation" in data:
+            yield from self._take("text", {"type": "citations_delta", "citation": data["citation"]})
+        elif "break" in data:
+            if isinstance(self._open, str):
+                yield from self._close()
         elif "block" in data:
             yield from self._take("block", data["block"])
 

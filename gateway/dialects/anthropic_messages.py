@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -180,11 +180,15 @@ def _fold(steps: Iterable[Step], *, is_cut: bool) -> list[dict[str, Any]]:
     return blocks
 
 
-def _complete(block: dict[str, Any], pieces: Iterable[Mapping[str, Any]]) -> bool:
+def _complete(block: dict[str, Any], pieces: Sequence[Mapping[str, Any]]) -> bool:
+    citations = [piece["citation"] for piece in pieces if "citation" in piece]
+    if citations:
+        block["citations"] = citations
     texts: dict[str, list[str]] = {}
     for piece in pieces:
         name = next(key for key in piece if key != "type")
-        texts.setdefault(name, []).append(str(piece[name]))
+        if name != "citation":
+            texts.setdefault(name, []).append(str(piece[name]))
     arguments = "".join(texts.pop("partial_json", ()))
     block.update({name: "".join(found) for name, found in texts.items()})
     if not arguments.strip():

@@ -13,7 +13,9 @@ from orchestration.core import Secret
 from orchestration.core.balance import Strategy
 
 _WITHOUT_WEIGHTS = (Strategy.ROUND_ROBIN, Strategy.COST)
-BACKEND_TYPES = ("engine", "embedder", "echo", "openai_compatible")
+BACKEND_TYPES = ("engine", "embedder", "echo", "openai_compatible", "anthropic")
+_EXAMPLES = {"openai_compatible": "http://10.0.0.5:8000/v1", "anthropic": "https://api.anthropic.com"}
+"""The types that are remote, each with an address as it may be."""
 
 
 def with_master_key(settings: Settings) -> Settings:
@@ -115,10 +117,10 @@ def _check_backend(settings: Settings, backend: BackendSettings, path: str) -> N
         close = difflib.get_close_matches(backend.type, BACKEND_TYPES, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(BACKEND_TYPES)}"
         raise SettingsError(f"{path}.type: unknown backend '{backend.type}'; {hint}")
-    if backend.type == "openai_compatible":
+    if backend.type in _EXAMPLES:
         if not (backend.base_url or "").startswith(("http://", "https://")):
             raise SettingsError(
-                f"{path}.base_url: an openai_compatible backend needs one, as in http://10.0.0.5:8000/v1"
+                f"{path}.base_url: a backend of type '{backend.type}' needs one, as in {_EXAMPLES[backend.type]}"
             )
         return
     for key in ("base_url", "api_key"):

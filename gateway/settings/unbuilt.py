@@ -16,8 +16,6 @@ def check_built(settings: Settings) -> None:
         if value != allowed:
             shown = "null" if allowed is None else allowed
             raise SettingsError(f"{path}: {value!r} is not built in this version; leave it at {shown}")
-    for index in range(len(settings.models)):
-        _check_model(settings, index)
 
 
 def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
@@ -30,11 +28,3 @@ def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
         ("engine.kv_dtype", engine.kv_dtype, "auto"),
         ("log.retention_days", settings.log.retention_days, 30),
     ]
-
-
-def _check_model(settings: Settings, index: int) -> None:
-    model = settings.models[index]
-    for place, backend in enumerate(model.backends):
-        path = f"models[{index}].backends[{place}]"
-        if backend.type == "anthropic":
-            raise SettingsError(f"{path}.type: the backend 'anthropic' is not built in this version")

@@ -45,7 +45,7 @@ async def test_engine_stats_say_when_the_engine_is_away_and_when_there_is_none(
 
 def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        ValueError, match="'m': no backend type 'magic'; these are known: engine, echo, openai_compatible"
+        ValueError, match="'m': no backend type 'magic'; these are known: engine, echo, anthropic, openai_compatible"
     ):
         BackendFactory().create(BackendOptions(type="magic", model="m"))
 
@@ -55,6 +55,7 @@ def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
     [
         (BackendOptions(type="engine", model="m"), "engine_address"),
         (BackendOptions(type="openai_compatible", model="m"), "base_url"),
+        (BackendOptions(type="anthropic", model="m"), "base_url"),
         (BackendOptions(type="openai_compatible", model="m", base_url="ftp://x"), "http"),
         (BackendOptions(type="engine", model="m", engine_address="x", model_path=Path("x")), "unix:///path"),
     ],

@@ -125,6 +125,7 @@ def test_variables_that_name_no_section_are_not_ours_to_judge() -> None:
         ("models: [{id: a, backends: [{type: echo}]}, {id: a, backends: [{type: echo}]}]", ["models[1].id", "twice"]),
         ("models: [{id: a, backends: [{type: echo}], fallbacks: [b]}]", ["models[0].fallbacks[0]", "'b'"]),
         ("models: [{id: a, backends: [{type: openai_compatible}]}]", ["base_url"]),
+        ("models: [{id: a, backends: [{type: anthropic}]}]", ["models[0].backends[0].base_url"]),
         ("models: [{id: a, backends: [{type: echo, base_url: 'http://x'}]}]", ["base_url", "echo"]),
         ("models: [{id: a, backends: [{type: engine, model: other}]}]", ["engine.model", "'other'"]),
         ("keys: {master: '${NOT_THERE}'}", ["keys.master", "NOT_THERE"]),
@@ -145,7 +146,6 @@ def test_what_is_wrong_is_named_by_its_path_with_what_would_be_right(text: str, 
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("models: [{id: a, backends: [{type: anthropic}]}]", "models[0].backends[0].type"),
         ("cache: {semantic: {policy: verified}}", "cache.semantic.policy"),
         ("cache: {semantic: {shadow_share: 0.5}}", "cache.semantic.shadow_share"),
         ("engine: {quantization: int8}", "engine.quantization"),
