@@ -36,6 +36,7 @@ class Heard:
     completion_tokens: int
 
 
+USAGE: Any = {"stream_options": {"include_usage": True}}
 Ask = Callable[[int, bool, bool], Any]
 
 
@@ -51,10 +52,8 @@ async def ask_openai(port: int, is_streamed: bool, has_tools: bool) -> Heard:
         fields["tools"] = [{"type": "function", "function": function} for function in functions]
     async with AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0) as client:
         if is_streamed:
-            async with client.chat.completions.stream(**fields, stream_options={"include_usage": True}) as stream:
-                answer: Any = await stream.get_final_completion()
-        else:
-            answer = await client.chat.completions.create(**fields)
+            return await _join(await client.chat.completions.create(**fields, stream=True, **USAGE))
+        answer: Any = await client.chat.completions.create(**fields)
     choice = answer.choices[0]
     calls = choice.message.tool_calls or []
     return Heard(
@@ -64,6 +63,21 @@ async def ask_openai(port: int, is_streamed: bool, has_tools: bool) -> Heard:
         answer.usage.prompt_tokens,
         answer.usage.completion_tokens,
     )
+
+
+async def _join(stream: Any) -> Heard:
+    """Join the chunks: the SDK's own helper takes a call for complete as soon as another one's piece comes."""
+    text, reason = "", ""
+    calls: dict[int, list[str]] = {}
+    async for chunk in stream:
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            reason = choice.finish_reason or reason
+            for piece in choice.delta.tool_calls or []:
+                call = calls.setdefault(piece.index, [piece.id, piece.function.name, ""])
+                call[2] += piece.function.arguments or ""
+    told = [(id, name, orjson.loads(arguments)) for id, name, arguments in calls.values()]
+    return Heard(text, told, reason, chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
 
 
 async def ask_anthropic(port: int, is_streamed: bool, has_tools: bool) -> Heard:
