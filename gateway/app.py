@@ -57,8 +57,11 @@ class Lamina(FastAPI):
         return self.openapi_schema
 
 
-def create_app(parts: AppParts) -> FastAPI:
-    """Return the ASGI application over the parts; does no I/O, and closes none of them."""
+def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
+    """Return the ASGI application over the parts; does no I/O, and closes none of them.
+
+    A process that makes a second one gives it the first one's `metrics`: they go on counting.
+    """
     app = Lamina(
         title="Lamina",
         summary="An LLM gateway that carries its own engine.",
@@ -72,7 +75,8 @@ def create_app(parts: AppParts) -> FastAPI:
     )
     app.include_router(admin_routes(parts.calls, parts.backends))
     gatekeeper = Gatekeeper(parts.access)
-    metrics = Metrics((card.id for card in parts.models), folder=parts.metrics_folder)
+    metrics = metrics or Metrics((), folder=parts.metrics_folder)
+    metrics.know(card.id for card in parts.models)
     endpoints = _endpoints(parts, gatekeeper=gatekeeper, metrics=metrics)
     app.edge = Edge(app.behind_edge, endpoints=endpoints, gatekeeper=gatekeeper, metrics=metrics)
     return app

@@ -31,7 +31,7 @@ class Metrics:
     def __init__(self, models: Iterable[str], *, folder: Path | None = None) -> None:
         if folder is not None and not getattr(ValueClass, "_multiprocess", False):
             raise ValueError(f"set PROMETHEUS_MULTIPROC_DIR={folder} before the worker imports prometheus_client")
-        self._models = frozenset(models)
+        self._models = set(models)
         self._folder = folder
         self._registry = CollectorRegistry()
         registry = self._registry
@@ -80,6 +80,10 @@ class Metrics:
         self._first_events = functools.cache(first_events.labels)
         self._running = functools.cache(running.labels)
         self._tokens = functools.cache(tokens.labels)
+
+    def know(self, models: Iterable[str]) -> None:
+        """Count these models by name, too, from now on."""
+        self._models.update(models)
 
     @contextmanager
     def in_flight(self, endpoint: str) -> Iterator[None]:

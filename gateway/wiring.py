@@ -46,7 +46,10 @@ _STATS_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a worker runs: its folders, its number, what tells it that it is to end, and how its backends stand."""
+    """Where a worker runs: its folders, its number, what tells it that it is to end, and what outlives new settings.
+
+    `standings` is how its backends stand. A `spool` that is given is another's to start and to close.
+    """
 
     state: StateFolder
     sockets: Sockets
@@ -54,6 +57,7 @@ class Surroundings:
     worker: str
     is_draining: Callable[[], bool]
     standings: Standings = field(default_factory=Standings)
+    spool: Spool | None = None
 
 
 @dataclass(slots=True)
@@ -64,11 +68,13 @@ class Wired:
     spool: Spool
     book: KeyBook
     watch: RoutingWatch
+    owns_spool: bool = True
     _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     async def start(self) -> None:
         """Begin to keep call records and to know the keys; raises `OSError` where the records' folder cannot be."""
-        await self.spool.start()
+        if self.owns_spool:
+            await self.spool.start()
         await self.book.start()
         self.watch.start()
 
@@ -76,7 +82,8 @@ class Wired:
         """End in the order of the calls' way, the log last, so that it holds what the others still had to say."""
         for close in self._closers:
             await close()
-        await self.spool.aclose()
+        if self.owns_spool:
+            await self.spool.aclose()
 
 
 def wire(settings: Settings, place: Surroundings) -> Wired:
@@ -96,7 +103,7 @@ class _Wiring:
         self._owner = OwnerClient(place.sockets.cache)
         self._guard = GuardrailsClient(place.sockets.guard)
         self._shipper = RpcClient(place.sockets.shipper)
-        self._spool = Spool(place.state.spool, worker=place.worker)
+        self._spool = place.spool or Spool(place.state.spool, worker=place.worker)
         self._reader = CallReader(database_url(settings, place.state), place.state.spool)
         self._routes = RouteHashes(settings)
         self._limits = build_limits(
@@ -139,7 +146,7 @@ class _Wiring:
             self._shipper.aclose,
         ]
         self._closers += [self._store.aclose, self._reader.aclose, *self._limits.closers]
-        return Wired(parts, self._spool, self._limits.book, watch, self._closers)
+        return Wired(parts, self._spool, self._limits.book, watch, self._place.spool is None, self._closers)
 
     def _layers(self, routes: Mapping[str, Route]) -> list[Layer]:
         """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""

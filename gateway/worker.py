@@ -19,14 +19,17 @@ from pathlib import Path
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
 
 from gateway.app import create_app
+from gateway.control import Control
+from gateway.generations import ASGIApp, Generation, Generations
+from gateway.metrics import Metrics
 from gateway.refusals import Refused
-from gateway.settings import Settings, load_settings, process_environment
+from gateway.settings import Settings, load_settings, mark_of, process_environment, read_config
 from gateway.supervisor.place import Sockets
 from gateway.supervisor.state import StateFolder
 from gateway.wiring import Surroundings, wire
+from logging_layer.spool import Spool
 from orchestration.core.lifeline import follow_supervisor, report
 
 ORPHAN_GRACE_S = 5.0
@@ -34,7 +37,14 @@ ORPHAN_GRACE_S = 5.0
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its own signals, which would end the process before the parts are closed."""
+    """Uvicorn without its own signals, which would end the process before the parts are closed.
+
+    `mark` names the settings that it starts with.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, mark: str) -> None:
+        super().__init__(config)
+        self._mark = mark
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -44,7 +54,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Tell the supervisor once calls are taken."""
         await super().startup(sockets)
-        report("ready")
+        report("ready", settings=self._mark)
 
     def drain(self) -> None:
         """Take no more calls and let those in flight end; asked twice, end them."""
@@ -61,44 +71,60 @@ def main() -> int:
     )
     follow_supervisor(grace_s=ORPHAN_GRACE_S)
     try:
+        mark = mark_of(read_config(options.config))
         settings = load_settings(options.config, environment=process_environment())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, options))
+            runner.run(_serve(settings, options, mark=mark))
     except Refused as exc:
         sys.stderr.write(f"{exc}\n")
         return 1
     return 0
 
 
-async def _serve(settings: Settings, options: argparse.Namespace) -> None:
+async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) -> None:
     draining = asyncio.Event()
-    wired = wire(
-        settings,
-        Surroundings(
-            state=StateFolder(options.state),
-            sockets=Sockets(options.run_dir),
-            folder=Path.cwd(),
-            worker=f"worker-{options.index}",
-            is_draining=draining.is_set,
-        ),
+    place = Surroundings(
+        state=StateFolder(options.state),
+        sockets=Sockets(options.run_dir),
+        folder=Path.cwd(),
+        worker=f"worker-{options.index}",
+        is_draining=draining.is_set,
+        spool=Spool(StateFolder(options.state).spool, worker=f"worker-{options.index}"),
     )
-    server = _Server(_config(settings, create_app(wired.parts)))
-    loop = asyncio.get_running_loop()
+    assert place.spool is not None, "it is made above"
+    metrics = Metrics((), folder=place.sockets.metrics)
+
+    def build(config: Path) -> Generation:
+        return _generation(load_settings(config, environment=process_environment()), place, metrics)
+
+    first = _generation(settings, place, metrics)
+    generations = Generations(first)
+    control = Control(generations, build=build)
+    server = _Server(_config(settings, generations), mark=mark)
 
     def end() -> None:
         draining.set()
         server.drain()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
-    await wired.start()
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    await place.spool.start()
     try:
+        await first.parts.start()
+        await control.start(place.sockets.control(place.worker))
         await server.serve(sockets=[socket.socket(fileno=options.fd)])
     finally:
-        await wired.aclose()
+        await control.aclose()
+        await generations.aclose()
+        await place.spool.aclose()
 
 
-def _config(settings: Settings, app: FastAPI) -> uvicorn.Config:
+def _generation(settings: Settings, place: Surroundings, metrics: Metrics) -> Generation:
+    wired = wire(settings, place)
+    return Generation(create_app(wired.parts, metrics=metrics), wired)
+
+
+def _config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http="httptools",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gateway.settings import load_settings, process_environment, read_config
 from gateway.supervisor.display import make_display
+from gateway.supervisor.reloader import Source
 from gateway.supervisor.supervisor import Supervisor
 
 
@@ -22,7 +23,7 @@ def run(*, config: Path | None, overrides: Mapping[str, str]) -> None:
     supervisor = Supervisor(
         settings,
         config_text=read_config(config),
-        environment=environment,
+        source=Source(config, environment),
         folder=Path.cwd(),
         display=display,
     )

@@ -2,7 +2,7 @@
 
 from gateway.refusals import SettingsError
 from gateway.settings.environment import process_environment
-from gateway.settings.load import DEFAULT_FILE, load_settings, parse_settings, read_config
+from gateway.settings.load import DEFAULT_FILE, load_settings, mark_of, parse_settings, read_config
 from gateway.settings.tree import BackendSettings, CheckSettings, LimitSettings, ModelSettings, Settings
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "load_settings",
+    "mark_of",
     "parse_settings",
     "process_environment",
     "read_config",

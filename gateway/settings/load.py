@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import types
 import typing
 from collections.abc import Mapping
@@ -43,6 +44,11 @@ def read_config(config: Path | None) -> str:
         raise SettingsError(f"cannot read {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise SettingsError(f"not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
+
+
+def mark_of(text: str) -> str:
+    """Name a file's text, so that two processes can tell whether they mean the same."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def parse_settings(text: str, *, environment: Mapping[str, str]) -> Settings:

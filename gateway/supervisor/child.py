@@ -127,6 +127,10 @@ class Child:
         self.state = ChildState.STOPPED
         self.watcher.changed(self, None)
 
+    def restart(self) -> None:
+        """Ask the process to end in order; another one is started then."""
+        self._signal(signal.SIGTERM)
+
     def kill(self) -> None:
         """End the process at once and for good."""
         self._is_stopping = True

@@ -51,8 +51,12 @@ class Sockets:
 
     @property
     def config(self) -> Path:
-        """Where the settings lie that this run started with."""
+        """Where the settings lie that are in use."""
         return self.run / "lamina.yaml"
+
+    def control(self, worker: str) -> Path:
+        """Where a worker takes new settings; a socket's path has little room for a name."""
+        return self.run / f"w{worker.rpartition('-')[2]}.sock"
 
 
 @dataclass(frozen=True, slots=True)

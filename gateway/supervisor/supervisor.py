@@ -26,6 +26,7 @@ from gateway.supervisor.display import Display
 from gateway.supervisor.listening import listen, url_of
 from gateway.supervisor.mlflow import HOST, free_port, mlflow_spec
 from gateway.supervisor.place import Place
+from gateway.supervisor.reloader import Reloader, Source
 from gateway.supervisor.required import check_database, check_redis
 from gateway.supervisor.state import STATE_FOLDER, StateFolder, make_run_folder
 from gateway.supervisor.valkey import valkey_spec
@@ -53,20 +54,22 @@ class Supervisor:
     """Run everything that the settings ask for until SIGTERM or SIGINT; a second signal ends it at once.
 
     `config_text` is the file's text as it was read: children read that copy, so that all of them, and those
-    started again later, work from the same settings. `folder` is the working folder.
+    started again later, work from the same settings; `source` says where changed ones come from. `folder` is the
+    working folder.
     """
 
-    def __init__(
-        self, settings: Settings, *, config_text: str, environment: Mapping[str, str], folder: Path, display: Display
-    ) -> None:
+    def __init__(self, settings: Settings, *, config_text: str, source: Source, folder: Path, display: Display) -> None:
         self._settings = settings
         self._config_text = config_text
-        self._environment = environment
+        self._source = source
+        self._stamp = source.stamp()
+        self._environment = source.environment
         self._state = StateFolder(folder / STATE_FOLDER)
         self._display = display
         self._children = Children()
         self._place: Place | None = None
         self._listener: socket.socket | None = None
+        self._reloader: Reloader | None = None
         self._signalled = asyncio.Event()
         self._is_ready = False
         self._url = ""
@@ -83,6 +86,7 @@ class Supervisor:
             self._listen_for_signals()
             if await self._is_started():
                 self._announce(time.monotonic() - begun)
+                self._follow_settings()
                 await self._signalled.wait()
         finally:
             await self._end()
@@ -126,11 +130,23 @@ class Supervisor:
             child.kill()
 
     def _hang_up(self) -> None:
-        """End with the terminal; without one, SIGHUP asks for new settings, which needs a restart here."""
+        """End with the terminal; without one, SIGHUP asks for new settings."""
         if sys.stderr.isatty():
             self._end_on_signal()
-        else:
-            self._display.line("new settings are not taken up while serving in this version: restart to use them")
+        elif self._reloader is not None:
+            self._reloader.ask()
+
+    def _follow_settings(self) -> None:
+        self._reloader = Reloader(
+            self._settings,
+            self._config_text,
+            stamp=self._stamp,
+            source=self._source,
+            sockets=self._located().sockets,
+            workers=self._children.workers,
+            say=self._display.line,
+        )
+        self._reloader.start()
 
     async def _is_started(self) -> bool:
         """Start everything; False where a signal came first."""
@@ -251,6 +267,8 @@ class Supervisor:
         """End every child in order, then give back the port, the run folder and the state folder."""
         self._signalled.set()
         self._display.close()
+        if self._reloader is not None:
+            await self._reloader.aclose()
         if self._listener is not None:
             self._listener.close()  # the workers close theirs as they drain; then nobody listens
         for group in self._children.groups():

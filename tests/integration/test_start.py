@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import sqlite3
 import time
@@ -188,15 +186,6 @@ def test_guardrails_checks_run_in_their_worker_and_fail_as_they_say_while_it_is_
     assert ask(served, "also short").status_code == 503
     until(is_back)
     until(lambda: ask(served, "also short").status_code == 200)
-
-
-def test_hanging_up_without_a_terminal_changes_nothing(serve: Serve) -> None:
-    served = serve(config=ECHO).wait_ready()
-
-    os.kill(served.process.pid, signal.SIGHUP)
-
-    until(lambda: any("restart to use them" in line for line in served.lines))
-    assert ask(served, "still here").status_code == 200
 
 
 def test_with_mlflow_every_call_is_a_trace_after_sigterm(serve: Serve) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -53,7 +53,9 @@ def test_a_decision_is_computed_again_from_its_record(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["chars", "questions", "constraints", "code", "maths", "deep_words", "turns", "tools"])
 def test_more_of_anything_never_makes_a_request_easier(name: str) -> None:
-    scores = [score_of(replace(Features(), **{name: count})) for count in range(12)]
+    counted: list[dict[str, Any]] = [{name: count} for count in range(12)]
+
+    scores = [score_of(Features(**counts)) for counts in counted]
 
     assert scores == sorted(scores)
     assert scores[-1] > scores[0]
