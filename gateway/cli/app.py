@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 models_app = typer.Typer(invoke_without_command=True, help="List the models of the settings; fetch them ahead.")
 app.add_typer(models_app, name="models")
+keys_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the keys that clients call with.")
+app.add_typer(keys_app, name="keys")
 
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="The settings' file; lamina.yaml where that exists.")
@@ -104,6 +106,57 @@ def fetch(
     from gateway.cli import models as command  # pydantic and yaml are not for every command
 
     command.fetch_models(names or [], config)
+
+
+@keys_app.command("create")
+def create_key(  # noqa: PLR0913 - every option is a parameter
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    team: Annotated[
+        str | None, typer.Option(help="A team of the settings' limits.teams, whose limits it shares.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model that it may use; several times; all by default.")
+    ] = None,
+    rpm: Annotated[int | None, typer.Option(min=1, help="Requests a minute.")] = None,
+    tpm: Annotated[int | None, typer.Option(min=1, help="Tokens a minute.")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Calls at once.")] = None,
+    budget_usd: Annotated[float | None, typer.Option(min=1e-9, help="US dollars a window.")] = None,
+    window: Annotated[str, typer.Option(help="The budget's window: 1h, 1d or 30d.")] = "1d",
+    expires: Annotated[str | None, typer.Option(help="After how long it ends, as in 12h or 90d.")] = None,
+    config: Config = None,
+) -> None:
+    """Make a key and show its secret, this once; from the first key on every call needs one."""
+    from gateway.cli import keys as command  # SQLAlchemy is not for every command
+    from gateway.limits.rules import Limits
+
+    limits = Limits(rpm=rpm, tpm=tpm, parallel=parallel, budget_usd=budget_usd, window=window)
+    command.create(command.new_key(name, team=team, models=model or (), limits=limits, expires_in=expires), config)
+
+
+@keys_app.command("list")
+def list_keys(config: Config = None) -> None:
+    """List the keys with their limits, revoked and expired ones too."""
+    from gateway.cli import keys as command  # SQLAlchemy is not for every command
+
+    command.list_keys(config)
+
+
+@keys_app.command("revoke")
+def revoke_key(
+    name: Annotated[str, typer.Argument(help="The key's id, or the name of one or more.")], config: Config = None
+) -> None:
+    """Revoke a key for good; running gateways refuse it within two seconds."""
+    from gateway.cli import keys as command  # SQLAlchemy is not for every command
+
+    command.revoke(name, config)
+
+
+@keys_app.command("spend")
+def spend(config: Config = None) -> None:
+    """Say what each key and team spent in its budget window so far."""
+    from gateway.cli import keys as command  # SQLAlchemy is not for every command
+
+    command.spend(config)
 
 
 @app.command()

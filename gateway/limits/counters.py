@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from gateway.limits import scripts
+from gateway.limits.errors import StoreLost
 from gateway.limits.estimate import Estimate
 from gateway.limits.rules import NANO_PER_USD, WINDOWS_S, Scope
-from gateway.limits.store import Scripts, StoreLost
+from gateway.limits.store import Scripts
 
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from orchestration.core.errors import LaminaError, LimitReached
 
 
+class StoreLost(Exception):
+    """The counters' store, or the log in SQL behind it, does not answer; whether a script ran is not known."""
+
+
 class BudgetExceeded(LimitReached):
     """The caller's budget for this window cannot pay for the call: trying again before the window ends is no use."""
 

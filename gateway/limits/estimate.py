@@ -12,6 +12,7 @@ import orjson
 
 from gateway.limits.rules import NANO_PER_USD
 from orchestration.core import Call, Kind, Price, Request, Usage
+from orchestration.core.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 8192
 _BYTES_PER_TOKEN = 4
@@ -80,9 +81,12 @@ def _prompt_bytes(request: Request) -> int:
 
 def _dumped(fields: Mapping[str, Any]) -> bytes:
     try:
-        return orjson.dumps(fields)
+        return orjson.dumps(dict(fields))
     except TypeError:  # half of a surrogate pair, an integer of more than 64 bits
-        return json.dumps(fields).encode()
+        try:
+            return json.dumps(dict(fields)).encode()
+        except RecursionError as exc:
+            raise InvalidRequest("The request is nested too deeply.") from exc
 
 
 def _answer_tokens(request: Request, most: int) -> int:

@@ -11,10 +11,9 @@ from typing import Protocol
 
 from gateway.headers import RATE_LIMIT
 from gateway.limits.counters import Admitted, Refused, Room
-from gateway.limits.errors import BudgetExceeded, LimitsUnavailable
+from gateway.limits.errors import BudgetExceeded, LimitsUnavailable, StoreLost
 from gateway.limits.estimate import Estimate, Estimator
 from gateway.limits.rules import NANO_PER_USD, WINDOWS_S, Rules, Scope
-from gateway.limits.store import StoreLost
 from orchestration.core import CacheStatus, Call, Delta, Event, Finish, Handler, Usage
 from orchestration.core.errors import LaminaError, LimitReached
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.limits.counters import Counters
-from gateway.limits.estimate import Estimator, ModelCost
+from gateway.limits.estimate import Estimator
 from gateway.limits.key_book import KeyBook
 from gateway.limits.key_table import KeyHash, KeyTable
 from gateway.limits.layer import LimitsLayer
-from gateway.limits.rules import Limits, Rules
+from gateway.limits.reading import costs_of, limits_of
+from gateway.limits.rules import Rules
 from gateway.limits.spend import Spend
 from gateway.limits.store import RedisScripts
-from gateway.settings import LimitSettings, ModelSettings, Settings
-from orchestration.core import Price, Secret
+from gateway.settings import Settings
+from orchestration.core import Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +41,3 @@ def rules_of(settings: Settings, book: KeyBook) -> Rules:
     """Read the defaults and the teams."""
     teams = {name: limits_of(team) for name, team in settings.limits.teams.items()}
     return Rules(book, default=limits_of(settings.limits.default), teams=teams)
-
-
-def limits_of(settings: LimitSettings) -> Limits:
-    """Read one element of the section `limits`."""
-    return Limits(**settings.model_dump())
-
-
-def costs_of(models: tuple[ModelSettings, ...]) -> Mapping[str, ModelCost]:
-    """Bound each model's calls: a fallback may answer, at its own price."""
-    prices = {
-        model.id: Price(model.price.input_per_1m, model.price.output_per_1m, model.price.cached_input_per_1m)
-        for model in models
-    }
-    return {
-        model.id: ModelCost(
-            prices=tuple(prices[name] for name in (model.id, *model.fallbacks)), max_tokens=model.max_tokens
-        )
-        for model in models
-    }

@@ -7,9 +7,9 @@ import asyncio
 from sqlalchemy import ColumnElement, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from gateway.limits.errors import StoreLost
 from gateway.limits.key_table import keys
 from gateway.limits.rules import Scope
-from gateway.limits.store import StoreLost
 from logging_layer.database import calls, open_database
 
 

@@ -11,11 +11,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
+from gateway.limits.errors import StoreLost
+
 _MAX_CONNECTIONS = 16
-
-
-class StoreLost(Exception):
-    """The store does not answer; whether it ran the script is not known."""
 
 
 class Scripts(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gateway.limits.counters import Admitted, Counters, Refused
+from gateway.limits.errors import StoreLost
 from gateway.limits.estimate import Estimate
 from gateway.limits.rules import NANO_PER_USD, Limits, Scope
-from gateway.limits.store import RedisScripts, StoreLost
+from gateway.limits.store import RedisScripts
 
 NOON = 1_800_000_000.0
 CENT = NANO_PER_USD // 100

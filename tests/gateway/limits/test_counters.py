@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from gateway.limits.counters import Admitted, Refused
-from gateway.limits.store import RedisScripts, StoreLost
+from gateway.limits.errors import StoreLost
+from gateway.limits.store import RedisScripts
 from tests.gateway.limits.ledgers import CENT, NOON, Ledger, admit, counters_of, scope
 
 

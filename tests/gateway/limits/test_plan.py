@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.limits.plan import costs_of, limits_of
+from gateway.limits.reading import costs_of, limits_of
 from gateway.limits.rules import Limits
 from gateway.settings import SettingsError, parse_settings
 
