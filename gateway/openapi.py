@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.openapi_anthropic import anthropic_schemas
 from gateway.openapi_schemas import Schema, ref, schemas
 
 
 def hot_document() -> Mapping[str, Schema]:
     """Return `paths` and `schemas` of the hot endpoints."""
-    return {"paths": _paths(), "schemas": schemas()}
+    return {"paths": _paths(), "schemas": {**schemas(), **anthropic_schemas()}}
 
 
 def _paths() -> Schema:
@@ -21,6 +22,18 @@ def _paths() -> Schema:
         "/v1/chat/completions": _post("Answer a chat, whole or streamed", "ChatRequest", "ChatCompletion", events),
         "/v1/completions": _post("Go on with a text, whole or streamed", "CompletionRequest", "Completion", events),
         "/v1/embeddings": _post("Turn texts into vectors", "EmbeddingRequest", "EmbeddingList", {}),
+        "/v1/messages": _post(
+            "Answer a chat in Anthropic's shape, whole or streamed",
+            "MessagesRequest",
+            "AnthropicMessage",
+            events,
+            error="AnthropicError",
+        ),
+        "/v1/messages/count_tokens": _post(
+            "Count the tokens of a chat, for a local model", "CountRequest", "TokenCount", {}, error="AnthropicError"
+        ),
+        "/tokenize": _post("Turn a text or a chat into a local model's token ids", "TokenizeRequest", "Tokens", {}),
+        "/detokenize": _post("Turn a local model's token ids into text", "DetokenizeRequest", "Detokenized", {}),
         "/v1/models": _get("List the models", "ModelList"),
         "/v1/models/{model}": {
             "parameters": [_path_parameter("model")],
@@ -47,7 +60,7 @@ def _paths() -> Schema:
     }
 
 
-def _post(summary: str, request: str, answer: str, other_content: Schema) -> Schema:
+def _post(summary: str, request: str, answer: str, other_content: Schema, *, error: str = "Error") -> Schema:
     good = _reply("The answer.", answer)
     good["content"].update(other_content)
     errors = {
@@ -63,6 +76,8 @@ def _post(summary: str, request: str, answer: str, other_content: Schema) -> Sch
         "503": "A backend cannot be reached.",
         "504": "A backend took too long, or nothing was cached and only that was asked for.",
     }
+    if error == "AnthropicError":
+        errors["529"] = "A queue is full."
     operation = {
         "tags": ["calls"],
         "summary": summary,
@@ -80,7 +95,7 @@ def _post(summary: str, request: str, answer: str, other_content: Schema) -> Sch
             ),
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": ref(request)}}},
-        "responses": {"200": good, **{status: _error(meaning) for status, meaning in errors.items()}},
+        "responses": {"200": good, **{status: _reply(meaning, error) for status, meaning in errors.items()}},
     }
     return {"post": operation}
 

@@ -18,10 +18,10 @@ def schemas() -> Schema:
     return {
         **_request_schemas(),
         **_answer_schemas(),
-        "StreamEvent": _object({"data": {"type": "string"}}, ["data"]),
-        "Error": _object(
+        "StreamEvent": object_of({"data": {"type": "string"}}, ["data"]),
+        "Error": object_of(
             {
-                "error": _object(
+                "error": object_of(
                     {
                         "message": {"type": "string"},
                         "type": {"type": "string"},
@@ -33,7 +33,7 @@ def schemas() -> Schema:
             },
             ["error"],
         ),
-        "Health": _object({"status": {"type": "string"}, "parts": {"type": "object"}}, ["status"]),
+        "Health": object_of({"status": {"type": "string"}, "parts": {"type": "object"}}, ["status"]),
     }
 
 
@@ -53,35 +53,45 @@ def _request_schemas() -> Schema:
         "model": model,
         "messages": {"type": "array", "minItems": 1, "items": ref("Message")},
         **_sampling(),
-        "max_completion_tokens": _integer(1),
+        "max_completion_tokens": integer(1),
         "logprobs": {"type": ["boolean", "null"]},
-        "top_logprobs": {**_integer(0, 20), "description": "Only with `logprobs`."},
+        "top_logprobs": {**integer(0, 20), "description": "Only with `logprobs`."},
         **_tools(),
     }
     completion = {
         "model": model,
         "prompt": inputs,
         **_sampling(),
-        "logprobs": _integer(0, 20),
+        "logprobs": integer(0, 20),
         "echo": {"type": ["boolean", "null"]},
-        "best_of": _integer(1, 128),
+        "best_of": integer(1, 128),
         "suffix": {"type": ["string", "null"]},
     }
     embedding = {
         "model": model,
         "input": inputs,
         "encoding_format": {"enum": ["float", "base64", None]},
-        "dimensions": _integer(1, 65536),
+        "dimensions": integer(1, 65536),
         "user": {"type": ["string", "null"]},
     }
+    tokenize = {
+        "model": model,
+        "prompt": {"type": ["string", "null"]},
+        "messages": {"type": ["array", "null"], "items": ref("Message")},
+        "add_special_tokens": {"type": ["boolean", "null"]},
+        "return_token_strs": {"type": ["boolean", "null"]},
+    }
+    ids = {"type": "array", "items": {"type": "integer"}}
     return {
-        "ChatRequest": _object(
+        "TokenizeRequest": object_of(tokenize, ["model"]),
+        "DetokenizeRequest": object_of({"model": model, "tokens": ids}, ["model", "tokens"]),
+        "ChatRequest": object_of(
             chat,
             ["model", "messages"],
             allOf=[_only_with("stream_options", "stream"), _only_with("top_logprobs", "logprobs")],
         ),
-        "CompletionRequest": _object(completion, ["model", "prompt"], allOf=[_only_with("stream_options", "stream")]),
-        "EmbeddingRequest": _object(embedding, ["model", "input"]),
+        "CompletionRequest": object_of(completion, ["model", "prompt"], allOf=[_only_with("stream_options", "stream")]),
+        "EmbeddingRequest": object_of(embedding, ["model", "input"]),
         "Message": _message(),
         "ContentPart": _content_part(),
     }
@@ -96,7 +106,7 @@ def _message() -> Schema:
         "properties": {"role": {"const": "assistant"}},
         "anyOf": [{"required": [way], "properties": {way: {"not": {"type": "null"}}}} for way in ways_without_content],
     }
-    return _object(
+    return object_of(
         {
             "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
             "content": {"anyOf": [{"type": "string"}, parts, {"type": "null"}]},
@@ -114,51 +124,51 @@ def _message() -> Schema:
 def _content_part() -> Schema:
     text = {"type": "string"}
     known = ["text", "refusal", "image_url", "input_audio", "file"]
-    image = _object({"url": text}, ["url"])
+    image = object_of({"url": text}, ["url"])
     return {
         "anyOf": [
-            _object({"type": {"const": "text"}, "text": text}, ["type", "text"]),
-            _object({"type": {"const": "refusal"}, "refusal": text}, ["type", "refusal"]),
-            _object({"type": {"const": "image_url"}, "image_url": image}, ["type", "image_url"]),
-            _object({"type": {"const": "input_audio"}, "input_audio": _object({})}, ["type", "input_audio"]),
-            _object({"type": {"const": "file"}, "file": _object({})}, ["type", "file"]),
-            _object({"type": {"type": "string", "not": {"enum": known}}}, ["type"]),
+            object_of({"type": {"const": "text"}, "text": text}, ["type", "text"]),
+            object_of({"type": {"const": "refusal"}, "refusal": text}, ["type", "refusal"]),
+            object_of({"type": {"const": "image_url"}, "image_url": image}, ["type", "image_url"]),
+            object_of({"type": {"const": "input_audio"}, "input_audio": object_of({})}, ["type", "input_audio"]),
+            object_of({"type": {"const": "file"}, "file": object_of({})}, ["type", "file"]),
+            object_of({"type": {"type": "string", "not": {"enum": known}}}, ["type"]),
         ]
     }
 
 
 def _tool_call() -> Schema:
     text = {"type": "string"}
-    function = _object({"name": text, "arguments": text}, ["name", "arguments"])
-    plain = _object({"id": text, "type": {"const": "function"}, "function": function}, ["id", "function"])
-    return {"anyOf": [plain, _object({"id": text, "type": _OTHER_KIND}, ["id", "type"])]}
+    function = object_of({"name": text, "arguments": text}, ["name", "arguments"])
+    plain = object_of({"id": text, "type": {"const": "function"}, "function": function}, ["id", "function"])
+    return {"anyOf": [plain, object_of({"id": text, "type": _OTHER_KIND}, ["id", "type"])]}
 
 
 def _tools() -> Schema:
-    function = _object({"name": {"type": "string", "minLength": 1}}, ["name"])
-    plain = _object({"type": {"const": "function"}, "function": function}, ["type", "function"])
-    tool = {"anyOf": [plain, _object({"type": _OTHER_KIND}, ["type"])]}
+    function = object_of({"name": {"type": "string", "minLength": 1}}, ["name"])
+    plain = object_of({"type": {"const": "function"}, "function": function}, ["type", "function"])
+    tool = {"anyOf": [plain, object_of({"type": _OTHER_KIND}, ["type"])]}
     words = {"enum": ["none", "auto", "required", None]}
     return {
         "tools": {"type": ["array", "null"], "items": tool},
         "tool_choice": {"anyOf": [words, {"type": "object"}]},
         "parallel_tool_calls": {"type": ["boolean", "null"]},
-        "response_format": {**_object({"type": {"type": "string"}}, ["type"]), "type": ["object", "null"]},
+        "response_format": {**object_of({"type": {"type": "string"}}, ["type"]), "type": ["object", "null"]},
     }
 
 
 def _sampling() -> Schema:
     filled = {"type": "string", "minLength": 1}
     return {
-        "n": _integer(1, 128),
-        "max_tokens": _integer(1),
-        "temperature": _number(0, 2),
-        "top_p": _number(0, 1),
-        "top_k": _integer(-1),
-        "min_p": _number(0, 1),
-        "presence_penalty": _number(-2, 2),
-        "frequency_penalty": _number(-2, 2),
-        "seed": _integer(-(2**63)),
+        "n": integer(1, 128),
+        "max_tokens": integer(1),
+        "temperature": number(0, 2),
+        "top_p": number(0, 1),
+        "top_k": integer(-1),
+        "min_p": number(0, 1),
+        "presence_penalty": number(-2, 2),
+        "frequency_penalty": number(-2, 2),
+        "seed": integer(-(2**63)),
         "stop": {"anyOf": [filled, {"type": "array", "maxItems": 16, "items": filled}, {"type": "null"}]},
         "stream": {"type": ["boolean", "null"]},
         "stream_options": {
@@ -179,8 +189,8 @@ def _sampling() -> Schema:
 def _answer_schemas() -> Schema:
     text = {"type": "string"}
     count = {"type": "integer", "minimum": 0}
-    usage = _object({"prompt_tokens": count, "total_tokens": count}, ["prompt_tokens", "total_tokens"])
-    choice = _object({"index": count, "finish_reason": {"type": ["string", "null"]}}, ["index", "finish_reason"])
+    usage = object_of({"prompt_tokens": count, "total_tokens": count}, ["prompt_tokens", "total_tokens"])
+    choice = object_of({"index": count, "finish_reason": {"type": ["string", "null"]}}, ["index", "finish_reason"])
     answer = {
         "id": text,
         "object": text,
@@ -191,29 +201,37 @@ def _answer_schemas() -> Schema:
     }
     required = ["id", "object", "created", "model", "choices"]
     vector = {"anyOf": [{"type": "array", "items": {"type": "number"}}, text]}
-    embedding = _object({"object": text, "index": count, "embedding": vector}, ["object", "index", "embedding"])
+    embedding = object_of({"object": text, "index": count, "embedding": vector}, ["object", "index", "embedding"])
     model = {"id": text, "object": {"const": "model"}, "created": count, "owned_by": text}
     return {
-        "ChatCompletion": _object(answer, required),
-        "Completion": _object(answer, required),
-        "EmbeddingList": _object(
+        "ChatCompletion": object_of(answer, required),
+        "Completion": object_of(answer, required),
+        "EmbeddingList": object_of(
             {"object": text, "data": {"type": "array", "items": embedding}, "model": text, "usage": usage},
             ["object", "data", "model"],
         ),
-        "Model": _object(model, list(model)),
-        "ModelList": _object({"object": text, "data": {"type": "array", "items": ref("Model")}}, ["object", "data"]),
+        "Tokens": object_of(
+            {"count": count, "max_model_len": count, "tokens": {"type": "array", "items": count}},
+            ["count", "max_model_len", "tokens"],
+        ),
+        "Detokenized": object_of({"prompt": text}, ["prompt"]),
+        "Model": object_of(model, list(model)),
+        "ModelList": object_of({"object": text, "data": {"type": "array", "items": ref("Model")}}, ["object", "data"]),
     }
 
 
-def _integer(minimum: int, maximum: int = _MAX_INTEGER) -> Schema:
+def integer(minimum: int, maximum: int = _MAX_INTEGER) -> Schema:
+    """Take whole numbers within bounds, and null."""
     return {"type": ["integer", "null"], "minimum": minimum, "maximum": maximum}
 
 
-def _number(minimum: float, maximum: float) -> Schema:
+def number(minimum: float, maximum: float) -> Schema:
+    """Take numbers within bounds, and null."""
     return {"type": ["number", "null"], "minimum": minimum, "maximum": maximum}
 
 
-def _object(properties: Schema, required: list[str] | None = None, **more: Any) -> Schema:
+def object_of(properties: Schema, required: list[str] | None = None, **more: Any) -> Schema:
+    """Take objects; fields that are not named may be there, too."""
     return {"type": "object", "properties": properties, "required": required or [], **more}
 
 

@@ -57,7 +57,10 @@ def _read_user(blocks: Sequence[tuple[str, Any]]) -> list[Json]:
     messages: list[Json] = []
     parts: list[Json] = []
     for at, block in blocks:
-        if _kind_of(at, block) != "tool_result":
+        kind = _kind_of(at, block)
+        if kind in ("tool_use", *_THINKING):
+            raise check.wrong_value(f"{at}.type", "a block that users may send", kind)
+        if kind != "tool_result":
             parts.append(_read_part(at, block))
             continue
         if parts:
@@ -88,6 +91,8 @@ def _read_assistant(blocks: Sequence[tuple[str, Any]]) -> Json:
         kind = _kind_of(at, block)
         if kind == "tool_use":
             calls.append(_read_call(at, block))
+        elif kind == "tool_result":
+            raise check.wrong_value(f"{at}.type", "a block that assistants may send", kind)
         elif kind in _THINKING:
             thoughts.append(block)
         else:
@@ -135,7 +140,8 @@ def _read_image(at: str, block: Json) -> Json:
         case "url":
             check.string(f"{at}.source.url", source.get("url"))
             url = source["url"]
-        case _:
+        case kind:
+            check.string(f"{at}.source.type", kind)
             return dict(block)
     rest = {key: value for key, value in block.items() if key not in ("type", "source")}
     return with_rest({"type": "image_url", "image_url": {"url": url}}, rest)
