@@ -56,12 +56,17 @@ class Estimator:
 
     def broken_off(self, call: Call, *, num_deltas: int, num_chars: int) -> tuple[int, float]:
         """Guess the tokens and the dollars of an answer that broke off: nobody counts those, and they are not free."""
-        model = self._models.get(call.request.model, ModelCost())
+        model = self._models.get(_answering(call), ModelCost())
         prompt = math.ceil(_prompt_bytes(call.request) / _BYTES_PER_TOKEN)
         most = _answer_tokens(call.request, model.max_tokens)
         answer = min(most, max(num_deltas, math.ceil(num_chars / _BYTES_PER_TOKEN)))
         usage = Usage(prompt_tokens=prompt, completion_tokens=answer)
         return usage.total_tokens, model.prices[0].cost_usd(usage) if model.prices else 0.0
+
+
+def _answering(call: Call) -> str:
+    """Name the model that answered, as far as it is known: a fallback, or one that was chosen, has its own price."""
+    return call.notes.attempts[-1].model if call.notes.attempts else call.request.model
 
 
 def _bound(price: Price, prompt_tokens: int, answer_tokens: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gateway.limits.estimate import ModelCost
 from gateway.limits.rules import Limits
@@ -16,14 +16,19 @@ def limits_of(settings: LimitSettings) -> Limits:
 
 
 def costs_of(models: tuple[ModelSettings, ...]) -> Mapping[str, ModelCost]:
-    """Bound each model's calls: a fallback may answer, at its own price."""
-    prices = {
-        model.id: Price(model.price.input_per_1m, model.price.output_per_1m, model.price.cached_input_per_1m)
-        for model in models
-    }
-    return {
-        model.id: ModelCost(
-            prices=tuple(prices[name] for name in (model.id, *model.fallbacks)), max_tokens=model.max_tokens
+    """Bound each model's calls: any of its backends, what it chooses, or a fallback may answer, each at its price."""
+    by_id = {model.id: model for model in models}
+    costs = {}
+    for model in models:
+        chosen = [by_id[name] for name in model.route.models] if model.route is not None else [model]
+        reached = [by_id[name] for one in chosen for name in (one.id, *one.fallbacks)]
+        costs[model.id] = ModelCost(
+            prices=tuple(price for one in reached for price in _prices(one)),
+            max_tokens=max(one.max_tokens for one in chosen),
         )
-        for model in models
-    }
+    return costs
+
+
+def _prices(model: ModelSettings) -> Iterator[Price]:
+    for price in (model.price, *(backend.price for backend in model.backends if backend.price is not None)):
+        yield Price(price.input_per_1m, price.output_per_1m, price.cached_input_per_1m)

@@ -48,3 +48,17 @@ def test_a_call_may_cost_as_much_as_the_fallback() -> None:
 
     assert cost.max_tokens == 7
     assert [price.input_per_1m for price in cost.prices] == [0, 3]
+
+
+def test_a_call_may_cost_as_much_as_the_dearest_backend_and_the_dearest_model_that_may_be_chosen() -> None:
+    text = """
+    models:
+      - {id: s, backends: [{type: echo, price: {input_per_1m: 9}}, {type: echo}], price: {input_per_1m: 1}, max_tokens: 7}
+      - {id: l, backends: [{type: echo}], price: {input_per_1m: 5}, max_tokens: 70, fallbacks: [s]}
+      - {id: auto, route: {by: complexity, small: s, medium: s, large: l}}
+    """
+
+    costs = costs_of(parse_settings(text, environment={}).models)
+
+    assert [max(price.input_per_1m for price in costs[name].prices) for name in ("s", "l", "auto")] == [9, 9, 9]
+    assert [costs[name].max_tokens for name in ("s", "l", "auto")] == [7, 70, 70]
