@@ -53,7 +53,7 @@ def test_a_call_may_cost_as_much_as_the_fallback() -> None:
 def test_a_call_may_cost_as_much_as_the_dearest_backend_and_the_dearest_model_that_may_be_chosen() -> None:
     text = """
     models:
-      - {id: s, backends: [{type: echo, price: {input_per_1m: 9}}, {type: echo}], price: {input_per_1m: 1}, max_tokens: 7}
+      - {id: s, backends: [{type: echo, price: {input_per_1m: 9}}, {type: echo}], max_tokens: 7}
       - {id: l, backends: [{type: echo}], price: {input_per_1m: 5}, max_tokens: 70, fallbacks: [s]}
       - {id: auto, route: {by: complexity, small: s, medium: s, large: l}}
     """
