@@ -84,6 +84,7 @@ class Counters:
         self._prefix = prefix
         self._in_flight: dict[str, _InFlight] = {}
         self._unsettled: dict[str, tuple[_InFlight, int, int]] = {}
+        self._settling: dict[str, asyncio.Task[None]] = {}
         self._seeds: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._renewing: asyncio.Task[None] | None = None
@@ -115,7 +116,9 @@ class Counters:
             return
         duration_s = asyncio.get_running_loop().time() - held.begun
         self._mean_duration_s += 0.1 * (duration_s - self._mean_duration_s)
-        await asyncio.shield(self._own(self._settle(call_id, held, tokens, nano_usd)))
+        task = self._settling[call_id] = self._own(self._settle(call_id, held, tokens, nano_usd))
+        task.add_done_callback(lambda _: self._settling.pop(call_id, None))
+        await asyncio.shield(task)
 
     async def aclose(self) -> None:
         """Finish what is under way; what still cannot be settled is logged and left to its lease."""
@@ -212,9 +215,18 @@ class Counters:
                 for hold in held.holds:
                     arguments += (call_id, hold)
             await self._store.run(scripts.RENEW, keys, arguments)
-            for call_id in group.keys() - self._in_flight.keys() - self._unsettled.keys():
-                # Settled while the renewal was under way, which may have written it anew.
-                await self._store.run(scripts.ABANDON, group[call_id].keys, [call_id])
+            await self._forget_settled(group)
+
+    async def _forget_settled(self, group: dict[str, _InFlight]) -> None:
+        """Take back what was settled while its renewal was under way, which may have written it anew.
+
+        Only once its settlement is through: that one must find the call, or its cost would not count.
+        """
+        settling = [task for call_id, task in self._settling.items() if call_id in group]
+        if settling:
+            await asyncio.wait(settling)
+        for call_id in group.keys() - self._in_flight.keys() - self._unsettled.keys() - self._settling.keys():
+            await self._store.run(scripts.ABANDON, group[call_id].keys, [call_id])
 
     def _own(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         task = asyncio.create_task(work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -95,7 +94,7 @@ class LimitsLayer:
             return
         used.is_settled = True
         tokens, cost_usd = self._used_by(call, used)
-        await self._counters.settle(call.id, tokens=tokens, nano_usd=math.ceil(cost_usd * NANO_PER_USD))
+        await self._counters.settle(call.id, tokens=tokens, nano_usd=round(cost_usd * NANO_PER_USD))
 
     def _used_by(self, call: Call, used: _Used) -> tuple[int, float]:
         """Count the tokens and dollars of a call that ended here; one that broke off is not free, so it is guessed."""

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from gateway.limits import scripts
 from gateway.limits.counters import Admitted, Refused
 from gateway.limits.errors import StoreLost
 from gateway.limits.store import RedisScripts
@@ -265,6 +269,25 @@ async def test_a_store_that_lost_its_data_learns_of_the_calls_in_flight(store: R
     assert await held(store) == {"slots": 0, "spent": CENT, "held": 0, "tokens": 0}
 
 
+async def test_a_renewal_that_meets_a_settlement_neither_loses_its_cost_nor_keeps_its_slot(store: RedisScripts) -> None:
+    counters = counters_of(store)
+    await admit(counters, "a", scope(parallel=1, budget_usd=1), cents=10)
+    counters._store = gates = _Gates(store)
+
+    renewal = asyncio.create_task(counters._renew())
+    await gates.reached(scripts.RENEW)
+    settlement = asyncio.create_task(counters.settle("a", tokens=0, nano_usd=3 * CENT))
+    await gates.reached(scripts.SETTLE)
+    for script in (scripts.RENEW, scripts.ABANDON, scripts.SETTLE):
+        gates.open(script)
+    await asyncio.gather(renewal, settlement)
+
+    assert gates.ran == [scripts.RENEW, scripts.SETTLE, scripts.ABANDON]
+    assert await held(store) == {"slots": 0, "spent": 3 * CENT, "held": 0, "tokens": 0}
+    counters._store = store
+    await counters.aclose()
+
+
 async def test_a_settlement_that_the_store_could_not_take_is_made_up_for(store: RedisScripts) -> None:
     counters = counters_of(store)
     await admit(counters, "a", scope(parallel=1, budget_usd=1), cents=10)
@@ -289,6 +312,28 @@ async def test_scopes_out_of_use_are_deleted(store: RedisScripts) -> None:
     await admit(counters, "z", scope("key:z", rpm=5))
 
     assert sorted(await store.run("return redis.call('KEYS', '*')", [], [])) == [b"lamina:l:key:z", b"lamina:l:scopes"]
+
+
+class _Gates:
+    """A store where each script waits until its gate is open."""
+
+    def __init__(self, store: RedisScripts) -> None:
+        self._store = store
+        self._reached: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._open: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.ran: list[str] = []
+
+    async def reached(self, script: str) -> None:
+        await self._reached[script].wait()
+
+    def open(self, script: str) -> None:
+        self._open[script].set()
+
+    async def run(self, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
+        self._reached[script].set()
+        await self._open[script].wait()
+        self.ran.append(script)
+        return await self._store.run(script, keys, arguments)
 
 
 class _Away:
