@@ -17,6 +17,7 @@ from logging_layer.record import CallRecord, Content, Failure, Outcome, Phase
 from logging_layer.stages import SPANS
 from orchestration.core import Call, Delta, Event, Finish, Handler, Notes
 from orchestration.core.errors import Blocked, LaminaError
+from orchestration.core.tries import ROUTING, without_text
 
 CLIENT_LEFT_STATUS = 499
 
@@ -167,7 +168,10 @@ class CallLog:
 
     def _extra(self, notes: Notes) -> Mapping[str, Any]:
         extra = {name: value for name, value in notes.extra.items() if name != SPANS}
-        return extra if self._mode is ContentMode.FULL else redact(extra)
+        if self._mode is ContentMode.FULL:
+            return extra
+        routing = extra.pop(ROUTING, None)  # ids and counts, from which the decision is computed again
+        return {**redact(extra), **({} if routing is None else {ROUTING: without_text(routing)})}
 
 
 def _outcome(seen: _Seen) -> tuple[Outcome, int]:

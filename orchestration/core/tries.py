@@ -110,6 +110,12 @@ def note_of(call: Call) -> dict[str, Any]:
     return note
 
 
+def without_text(note: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy routing notes for a log that keeps no texts: a prefix's hash is left out, as short texts can be guessed."""
+    orders = [{**order, "affinity": None if order["affinity"] else ""} for order in note.get("orders", ())]
+    return {**note, **({"orders": orders} if orders else {})}
+
+
 def affinity_of(call: Call) -> str:
     """Hash the tenant and the first `PREFIX_CHARS` of the conversation: what a prefix cache would find again."""
     text = "".join(_beginnings(call.request))[:PREFIX_CHARS]

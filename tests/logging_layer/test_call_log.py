@@ -217,6 +217,22 @@ async def test_no_text_is_in_a_record_that_may_hold_none(content: str) -> None:
     assert record.num_chars == 5
 
 
+@pytest.mark.parametrize(("content", "affinity"), [("full", "f00d"), ("redacted", None), ("none", None)])
+async def test_a_routing_decision_can_be_computed_again_but_for_a_hash_of_text(
+    content: str, affinity: str | None
+) -> None:
+    order = {"strategy": "prefix", "options": [{"id": "a", "in_flight": 3}], "turn": 1, "affinity": "f00d"}
+
+    async def routed(call: Call, /) -> AsyncGenerator[Event, None]:
+        call.notes.extra["routing"] = {"orders": [order], "hedge": {"after_ms": 5.0}}
+        yield Start("m", "b")
+        yield Finish()
+
+    record = await make_record(core=routed, content=content)
+
+    assert record.extra["routing"] == {"orders": [{**order, "affinity": affinity}], "hedge": {"after_ms": 5.0}}
+
+
 async def test_redacted_content_keeps_roles_lengths_and_sampling() -> None:
     record = await make_record(content="redacted", temperature=0.2)
 
