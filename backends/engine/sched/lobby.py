@@ -61,14 +61,14 @@ class Lobby:
             self._queue.discard(request)
 
     def candidates(self, *, without: Collection[int]) -> Sequence[Request]:
-        """Return the next few in order; nobody after one that was overtaken as often as may be."""
-        chosen: list[Request] = []
-        for request in self._queue.first(WINDOW):
-            if request.key not in without:
-                chosen.append(request)
-            if request.num_overtaken >= self._config.max_overtakes:
-                break
-        return chosen
+        """Return the next few in order, one of which is to run next."""
+        return [request for request in self._queue.first(WINDOW) if request.key not in without]
+
+    def may_pass(self, request: Request, candidates: Sequence[Request]) -> bool:
+        """Tell whether nobody before it was overtaken as often as may be."""
+        earlier = candidates[: candidates.index(request)]
+        limit = self._config.max_overtakes
+        return not any(each.num_overtaken >= limit and each.key in self._requests for each in earlier)
 
     def prefer(self, candidates: Sequence[Request]) -> Sequence[Request]:
         """Return candidates in the order in which to try them."""

@@ -225,7 +225,7 @@ class Scheduler:
                 break
             if self.kv.tree.num_nodes != num_nodes:  # a node was split; whose pages are whose is counted again
                 forecast, num_nodes = self._gate.forecast(self._running.values()), self.kv.tree.num_nodes
-            if self._start(request, candidates, forecast, step):
+            if self._lobby.may_pass(request, candidates) and self._start(request, candidates, forecast, step):
                 any_started = True
         return any_started
 

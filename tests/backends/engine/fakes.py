@@ -94,10 +94,11 @@ class FakeRunner:
 
 
 class Bench:
-    """A scheduler with the fake runner, its books checked after every step."""
+    """A scheduler with the fake runner and a clock that stands still, its books checked after every step."""
 
     def __init__(self, settings: EngineConfig) -> None:
-        self.scheduler = Scheduler(settings)
+        self.now_s = 0.0
+        self.scheduler = Scheduler(settings, clock=lambda: self.now_s)
         self.runner = FakeRunner(page_size=settings.page_size)
         self.outputs: dict[int, list[Output]] = {}
         self._num_submitted = 0
@@ -119,6 +120,13 @@ class Bench:
             self.outputs[output.key].append(output)
         self.scheduler.check()
         return decision
+
+    def admissions(self) -> list[int]:
+        """Run until nothing is alive; returns the requests in the order in which they began."""
+        first = len(self.runner.decisions)
+        self.finish()
+        rows = (row.key for decision in self.runner.decisions[first:] for row in decision.rows)
+        return list(dict.fromkeys(rows))
 
     def finish(self, *, max_steps: int = 5000) -> None:
         """Run until nothing is alive; fails where a step changes nothing."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +38,27 @@ def test_the_peak_is_the_largest_usage_at_any_time(running: list[Demand]) -> Non
     assert peak_usage(running) == max(by_time)
 
 
+@given(demands, st.sampled_from([1, 2, 3, 16]))
+def test_the_peak_in_pages_is_the_largest_sum_of_whole_pages_at_any_time(running: list[Demand], page_size: int) -> None:
+    times = range(max(demand.remaining for demand in running) + 1)
+    by_time = [
+        sum(math.ceil((each.current + time) / page_size) for each in running if each.remaining >= time)
+        for time in times
+    ]
+
+    assert peak_usage(running, page_size) == max(by_time) * page_size
+
+
+def test_rounding_to_pages_can_refuse_what_fits_by_tokens() -> None:
+    running, candidate = [Demand(17, 4)], Demand(17, 4)
+
+    assert future_peak(running, candidate, 48, 1)
+    assert not future_peak(running, candidate, 48, 16)
+    assert not reserve(running, candidate, 48, 16)
+    assert not greedy(running, candidate, 48, 16)
+    assert future_peak(running, candidate, 64, 16)
+
+
 @given(demands, st.builds(Demand, st.integers(0, 50), st.integers(0, 50)), st.integers(0, 900))
 def test_reserve_is_the_strictest_and_greedy_the_laxest(
     running: list[Demand], candidate: Demand, capacity: int
@@ -44,6 +67,26 @@ def test_reserve_is_the_strictest_and_greedy_the_laxest(
         assert future_peak(running, candidate, capacity)
     if future_peak(running, candidate, capacity):
         assert greedy(running, candidate, capacity)
+
+
+def test_a_prediction_is_the_quantile_of_those_that_got_as_far() -> None:
+    lengths = OutputLengths(min_samples=4, quantile=0.9)
+    for length in [5] * 90 + list(range(100, 110)):
+        lengths.add(length)
+
+    assert lengths.remaining(generated=0, allowed=1000) == 5
+    assert lengths.remaining(generated=4, allowed=1000) == 1
+    assert lengths.remaining(generated=5, allowed=1000) == 108 - 5  # it is one of the long ones, then
+    assert lengths.remaining(generated=104, allowed=1000) == 108 - 104
+    assert lengths.remaining(generated=107, allowed=1000) == 1000  # too few got as far to tell
+
+
+def test_only_the_last_answers_count() -> None:
+    lengths = OutputLengths(window=20, min_samples=4)
+    for length in [500] * 20 + [3] * 20:
+        lengths.add(length)
+
+    assert lengths.remaining(generated=0, allowed=1000) == 3
 
 
 def test_lengths_are_what_is_allowed_until_enough_answers_ended() -> None:

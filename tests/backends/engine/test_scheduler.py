@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.engine.config import EngineConfig
 from backends.engine.sched.admission import ADMISSIONS
+from backends.engine.sched.queue import POLICIES
 from backends.engine.types import FinishReason, RefusalCode, Refused, Sampled, SamplingParams, Submission
 from tests.backends.engine.fakes import EOS, VOCAB_SIZE, Bench, answer, config, submission
 
@@ -266,53 +268,62 @@ arrivals = st.tuples(
     st.integers(0, 2),
 )
 events = st.lists(
-    st.one_of(arrivals, arrivals, st.tuples(st.just("abort"), st.integers(1, 20)), st.tuples(st.just("step"))),
+    st.one_of(
+        arrivals,
+        arrivals,
+        st.tuples(st.just("abort"), st.integers(1, 20)),
+        st.tuples(st.just("preempt"), st.integers(1, 20)),
+        st.tuples(st.just("wait"), st.floats(0.0, 15.0)),
+        st.tuples(st.just("step")),
+    ),
     min_size=12,
     max_size=60,
 )
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    events=events,
+configs = st.builds(
+    lambda num_slots, page_size, **rest: config(num_pages=num_slots // page_size, page_size=page_size, **rest),
     num_slots=st.integers(24, 72),
     page_size=st.sampled_from([1, 2, 4]),
     max_num_seqs=st.integers(1, 6),
-    budget=st.integers(1, 24),
+    max_batched_tokens=st.integers(1, 24),
     admission=st.sampled_from(sorted(ADMISSIONS)),
+    policy=st.sampled_from(sorted(POLICIES)),
     prefix_cache=st.booleans(),
+    max_overtakes=st.integers(0, 3),
+    prefill_share=st.sampled_from([0.1, 0.5, 1.0]),
+    chunk_share=st.sampled_from([0.1, 0.5, 1.0]),
 )
+
+
+def _arrive(bench: Bench, chosen: EngineConfig, prompt: list[int], arriving: Submission) -> int | None:
+    """Submit what may be anything; returns its key, or `None` where it was refused as it must be."""
+    if chosen.pages_for(len(prompt) + arriving.params.max_tokens - 1) <= chosen.num_pages:
+        return bench.submit(arriving)
+    with pytest.raises(Refused, match="the KV pool holds"):
+        bench.submit(arriving)
+    return None
+
+
+@settings(max_examples=250, deadline=None)
+@given(events=events, chosen=configs)
 def test_whatever_arrives_all_ends_right_and_nothing_leaks(
-    events: list[tuple[object, ...]],
-    num_slots: int,
-    page_size: int,
-    max_num_seqs: int,
-    budget: int,
-    admission: str,
-    prefix_cache: bool,
+    events: list[tuple[object, ...]], chosen: EngineConfig
 ) -> None:
-    chosen = config(
-        num_pages=num_slots // page_size,
-        page_size=page_size,
-        max_num_seqs=max_num_seqs,
-        max_batched_tokens=budget,
-        admission=admission,
-        prefix_cache=prefix_cache,
-    )
-    bench, wanted = Bench(chosen), dict[int, tuple[int, ...]]()
+    bench, wanted, num_taken_away = Bench(chosen), dict[int, tuple[int, ...]](), 0
     for event in events:
         match event:
             case ("submit", int(text), int(length), int(max_tokens), str(salt), int(priority)):
                 prompt = [(text + n) % VOCAB_SIZE for n in range(length)]
                 arriving = submission(prompt, max_tokens=max_tokens, salt=salt, priority=priority)
-                if chosen.pages_for(length + max_tokens - 1) <= chosen.num_pages:
-                    wanted[bench.submit(arriving)] = answer(prompt, max_tokens)
-                else:
-                    with pytest.raises(Refused, match="the KV pool holds"):
-                        bench.submit(arriving)
+                key = _arrive(bench, chosen, prompt, arriving)
+                if key is not None:
+                    wanted[key] = answer(prompt, max_tokens)
             case ("abort", int(key)):
                 if bench.scheduler.abort(key):
                     wanted[key] = bench.tokens(key)
+            case ("preempt", int(key)):
+                num_taken_away += bench.scheduler.preempt(key)
+            case ("wait", float(seconds)):
+                bench.now_s += seconds
             case _:
                 bench.step()
     bench.finish()
@@ -320,7 +331,25 @@ def test_whatever_arrives_all_ends_right_and_nothing_leaks(
     assert {key: bench.tokens(key) for key in bench.outputs} == wanted
     assert bench.num_used == 0
     for decision in bench.runner.decisions:
-        assert decision.num_tokens <= max(budget, max_num_seqs)
-        assert len(decision.rows) <= max_num_seqs
-    if admission == "reserve":
-        assert bench.scheduler.counters.preemptions == 0
+        assert decision.num_tokens <= chosen.max_batched_tokens
+        assert len(decision.rows) <= chosen.max_num_seqs
+    if chosen.admission == "reserve":
+        assert bench.scheduler.counters.preemptions == num_taken_away
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=5, max_size=40),
+    max_overtakes=st.integers(0, 4),
+    policy=st.sampled_from(["fcfs", "longest_prefix"]),
+)
+def test_nobody_is_passed_by_more_than_the_bound(
+    lengths: list[tuple[int, int]], max_overtakes: int, policy: str
+) -> None:
+    bench = Bench(config(num_pages=16, max_overtakes=max_overtakes, policy=policy))
+    for length, max_tokens in lengths:
+        bench.submit(submission(range(length), max_tokens=max_tokens))
+    order = bench.admissions()
+
+    for place, key in enumerate(order):
+        assert sum(later > key for later in order[:place]) <= max_overtakes
