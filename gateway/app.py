@@ -12,7 +12,14 @@ from starlette.exceptions import HTTPException
 
 from gateway.access import Gatekeeper
 from gateway.admin import admin_routes
-from gateway.dialects import AnthropicMessages, Dialect, OpenAIChat, OpenAICompletions, OpenAIEmbeddings
+from gateway.dialects import (
+    AnthropicMessages,
+    Dialect,
+    OpenAIChat,
+    OpenAICompletions,
+    OpenAIEmbeddings,
+    OpenAIResponses,
+)
 from gateway.edge import Edge, Endpoint
 from gateway.endpoints import Generation, Health, Models, Tokens
 from gateway.error_body import error_headers, error_reply, fault_error
@@ -29,6 +36,7 @@ DIALECTS: Mapping[str, type[Dialect]] = {
     "/v1/completions": OpenAICompletions,
     "/v1/embeddings": OpenAIEmbeddings,
     "/v1/messages": AnthropicMessages,
+    "/v1/responses": OpenAIResponses,
 }
 
 

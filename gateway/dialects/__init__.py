@@ -6,6 +6,7 @@ from gateway.dialects.dialect import Dialect, Reply, StreamEncoder
 from gateway.dialects.openai_chat import OpenAIChat
 from gateway.dialects.openai_completions import OpenAICompletions
 from gateway.dialects.openai_embeddings import OpenAIEmbeddings
+from gateway.dialects.openai_responses import OpenAIResponses
 
 __all__ = [
     "Answer",
@@ -14,6 +15,7 @@ __all__ = [
     "OpenAIChat",
     "OpenAICompletions",
     "OpenAIEmbeddings",
+    "OpenAIResponses",
     "Reply",
     "StreamEncoder",
 ]

@@ -9,8 +9,8 @@ import orjson
 
 from gateway.anthropic_errors import anthropic_error_body
 from gateway.dialects.answer import Answer
-from gateway.dialects.anthropic_blocks import Blocks, Closed, Grown, Opened, Step
 from gateway.dialects.anthropic_request import read_fields, read_headers
+from gateway.dialects.blocks import Blocks, Closed, Grown, Opened, Step
 from gateway.dialects.dialect import NO_HEADERS, Reply, StreamEncoder
 from orchestration.core import Delta, Event, Finish, Kind, Request, Start, Usage
 from orchestration.core.errors import BackendError, LaminaError

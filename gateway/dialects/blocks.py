@@ -1,4 +1,7 @@
-"""The content blocks of Anthropic's answers, made from events: one after the other, each closed before the next."""
+"""An answer as blocks, made from events: one after the other, each closed before the next.
+
+The blocks are in Anthropic's words; refusals are blocks of their own where a format has such.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from orchestration.core import Delta, Part
 from orchestration.core.errors import BackendError
 
 Key = str | int
-"""`text`, `thinking`, a tool call's index, or `block` for one that came whole."""
+"""`text`, `refusal`, `thinking`, a tool call's index, or `block` for one that came whole."""
 Json = Mapping[str, Any]
 
 
@@ -45,8 +48,9 @@ class Blocks:
     until the open one is known to be complete (its arguments are whole JSON), or the answer is.
     """
 
-    def __init__(self, call_id: str) -> None:
+    def __init__(self, call_id: str, *, has_refusals: bool = False) -> None:
         self._call_id = call_id
+        self._has_refusals = has_refusals
         self._open: Key | None = None
         self._arguments: list[str] = []
         self._waiting: dict[Key, list[Json]] = {}
@@ -57,6 +61,8 @@ class Blocks:
     def add(self, delta: Delta) -> Iterator[Step]:
         """Take a delta and give the steps that it makes."""
         match delta.part:
+            case Part.REFUSAL if self._has_refusals:
+                yield from self._take("refusal", {"type": "refusal_delta", "refusal": delta.text}, bool(delta.text))
             case Part.TEXT | Part.REFUSAL:
                 yield from self._take("text", {"type": "text_delta", "text": delta.text}, bool(delta.text))
             case Part.REASONING:
@@ -140,6 +146,8 @@ class Blocks:
         match key:
             case "text":
                 return {"type": "text", "text": ""}
+            case "refusal":
+                return {"type": "refusal", "refusal": ""}
             case "thinking":
                 return {"type": "thinking", "thinking": "", "signature": ""}
             case _:
