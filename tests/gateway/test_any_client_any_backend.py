@@ -80,6 +80,30 @@ async def _join(stream: Any) -> Heard:
     return Heard(text, told, reason, chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
 
 
+async def ask_responses(port: int, is_streamed: bool, has_tools: bool) -> Heard:
+    names = ("weather", "clock") if has_tools else ()
+    fields: Any = {"model": "tiny", "max_output_tokens": 50, "instructions": "Be kind.", "input": QUESTION}
+    if names:
+        fields["tools"] = [
+            {"type": "function", "name": name, "parameters": PARAMETERS, "strict": True} for name in names
+        ]
+    async with AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0) as client:
+        if is_streamed:
+            async with client.responses.stream(**fields) as stream:
+                answer: Any = await stream.get_final_response()
+        else:
+            answer = await client.responses.create(**fields)
+    assert answer.status == "completed"
+    calls = [item for item in answer.output if item.type == "function_call"]
+    return Heard(
+        answer.output_text,
+        [(call.call_id, call.name, orjson.loads(call.arguments)) for call in calls],
+        "tool_calls" if calls else "stop",
+        answer.usage.input_tokens,
+        answer.usage.output_tokens,
+    )
+
+
 async def ask_anthropic(port: int, is_streamed: bool, has_tools: bool) -> Heard:
     names = ("weather", "clock") if has_tools else ()
     fields: Any = {
@@ -167,7 +191,7 @@ async def remote(build: Callable[..., Backend], script: Any) -> AsyncIterator[tu
     [(build_openai_compatible, openai_script), (build_anthropic, anthropic_script)],
     ids=["openai_compatible", "anthropic"],
 )
-@pytest.mark.parametrize("ask", [ask_openai, ask_anthropic])
+@pytest.mark.parametrize("ask", [ask_openai, ask_anthropic, ask_responses])
 async def test_every_client_hears_the_same_from_every_remote_backend(
     ask: Ask, build: Any, script: Any, is_streamed: bool, has_tools: bool
 ) -> None:
@@ -187,7 +211,7 @@ async def test_every_client_hears_the_same_from_every_remote_backend(
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("ask", [ask_openai, ask_anthropic])
+@pytest.mark.parametrize("ask", [ask_openai, ask_anthropic, ask_responses])
 async def test_every_client_hears_the_echo(ask: Ask, is_streamed: bool) -> None:
     async with served(parts_of(EchoBackend())) as port:
         heard = await ask(port, is_streamed, False)
