@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.refusals import SettingsError
+from gateway.refusals import Refused, SettingsError
 from gateway.settings import DEFAULT_FILE, Settings, mark_of, parse_settings, read_config
 from gateway.supervisor.changes import check_change
 from gateway.supervisor.child import Child, ChildState
@@ -109,7 +109,7 @@ class Reloader:
             new = parse_settings(text, environment=self._source.environment)
             check_change(self._settings, new)
             num_workers = await self._hand_over(text)
-        except SettingsError as exc:
+        except (Refused, OSError) as exc:
             self._say(f"new settings refused, the old ones stay: {exc}")
             return
         self._settings = new

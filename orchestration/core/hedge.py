@@ -61,9 +61,12 @@ class HedgeBudget:
             if not is_measured:
                 self._recent_ms.append((clock() - begun_s) * 1000.0)
 
-    def wait_s(self) -> float | None:
-        """Count a call and return how long it waits before its second try, None where there will be none."""
+    def earn(self) -> None:
+        """Count a call."""
         self._saved = min(_BURST, self._saved + self._hedge.max_share)
+
+    def wait_s(self) -> float | None:
+        """Return how long a call waits before its second try, None where there will be none."""
         if self._hedge.after_ms is not None:
             return self._hedge.after_ms / 1000.0
         if len(self._recent_ms) < _MIN_SAMPLES:

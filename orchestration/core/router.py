@@ -81,6 +81,8 @@ class Router:
         budget = self._budgets.get(one.route.model)
         if budget is None or one.repeat:
             return first
+        if one.is_first:
+            budget.earn()
         wait_s = budget.wait_s()
         timed = budget.timed(first, clock=self._standings.clock)
         spare = one.spare

@@ -26,7 +26,7 @@ ROUTING = "routing"
 class Try:
     """One try to be made: `repeat` counts how often this backend was asked before for this call.
 
-    `spare` is the next backend of the route, for a second try beside a slow first one.
+    `is_first` marks the route's first one; `spare` is its next backend, for a second try beside a slow first one.
     """
 
     route: Route
@@ -34,6 +34,7 @@ class Try:
     repeat: int
     is_fallback: bool
     spare: Target | None = None
+    is_first: bool = False
 
 
 class Tries:
@@ -55,7 +56,8 @@ class Tries:
             for at, index in enumerate(order.ready):
                 spare = targets[order.ready[at + 1]] if at + 1 < len(order.ready) else None
                 for repeat in range(1 + route.retries):
-                    yield Try(route, targets[index], repeat, is_fallback=place > 0, spare=spare)
+                    is_first = at == 0 and repeat == 0
+                    yield Try(route, targets[index], repeat, is_fallback=place > 0, spare=spare, is_first=is_first)
             alone += [
                 Try(route, targets[index], repeat, is_fallback=place > 0)
                 for index in order.cooled
