@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from gateway.limits.errors import StoreLost
 from gateway.limits.key_table import KeyHash, KeyTable, KeyTableDown, NewKey
@@ -36,7 +36,7 @@ def create(new: NewKey, config: Path | None) -> None:
     _check(new, settings)
     with _opened(settings) as table:
         key, secret = table.create(new, now=time.time())
-    err = Console(stderr=True, highlight=False)
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
     err.print(f"{key.id} '{key.name}' was made; this is the only time that its secret is shown:")
     sys.stdout.write(f"{secret}\n")
     if settings.keys.master is None:
@@ -49,7 +49,16 @@ def list_keys(config: Path | None) -> None:
     with _opened(settings) as table:
         keys = table.list()
     now = time.time()
-    shown = Table("id", "name", "ends in", "team", "models", "limits", "expires", "state")
+    shown = Table(
+        Column("id", no_wrap=True),
+        Column("name", overflow="fold"),
+        "ends in",
+        "team",
+        "models",
+        "limits",
+        "expires",
+        "state",
+    )
     for key in keys:
         models = "all" if key.models is None else ", ".join(sorted(key.models))
         expires = "" if key.expires_at is None else _date(key.expires_at)
@@ -79,7 +88,7 @@ def spend(config: Path | None) -> None:
     for name in sorted({key.team for key in keys if key.team is not None}):
         team = settings.limits.teams.get(name)
         scopes[f"team {name}"] = Scope(f"team:{name}", Limits() if team is None else limits_of(team))
-    shown = Table("who", "window", "since", "spent USD", "budget USD")
+    shown = Table(Column("who", overflow="fold"), "window", "since", "spent USD", "budget USD")
     summed = Spend(database_url(settings, StateFolder(STATE_FOLDER)))
     for who, scope in scopes.items():
         since = float(scope.window_at(time.time()) * WINDOWS_S[scope.limits.window])
