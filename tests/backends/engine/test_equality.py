@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from backends.engine.config import EngineConfig
 from backends.engine.model.loader import LoadedModel
 from backends.engine.runner.runner import Runner
+from backends.engine.sched.queue import POLICIES
 from backends.engine.sched.scheduler import Scheduler
 from backends.engine.types import SamplingParams, Submission
 
@@ -42,7 +44,14 @@ class _Engine:
         self._runner = Runner(model, num_pages=settings.num_pages, page_size=settings.page_size)
         self._num_submitted = 0
 
-    def answer(self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None) -> list[tuple[int, ...]]:
+    def answer(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams | None = None,
+        *,
+        num_preempted: int = 0,
+    ) -> list[tuple[int, ...]]:
+        """Return the answers; after every step so many of the running lose their pages."""
         params = params or SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
         answers: dict[int, tuple[int, ...]] = {}
         for prompt in prompts:
@@ -53,6 +62,8 @@ class _Engine:
             decision = self.scheduler.schedule()
             for output in self.scheduler.apply(decision, self._runner.run(decision)):
                 answers[output.key] += output.tokens
+            for row in decision.rows[:num_preempted]:
+                self.scheduler.preempt(row.key)
             self.scheduler.check()
         return list(answers.values())
 
@@ -100,6 +111,48 @@ def test_preemption_changes_no_token(tiny_model: LoadedModel, tiny_greedy: Greed
     assert engine.scheduler.counters.preemptions > 0
     for prompt, answer in zip(prompts, answers, strict=True):
         tiny_greedy(prompt, answer)
+
+
+@pytest.mark.parametrize(
+    ("num_preempted", "prefix_cache"), [(1, True), (64, True), pytest.param(64, False, marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_preemption_at_every_step_changes_no_token(
+    tiny_model: LoadedModel, tiny_greedy: GreedyCheck, page_size: int, num_preempted: int, prefix_cache: bool
+) -> None:
+    prompts = _tiny_prompts()
+    settings = _settings(tiny_model, page_size=page_size, num_pages=2048 // page_size, prefix_cache=prefix_cache)
+    # Without the cache all is computed anew, so a step must have room for every request's every token.
+    engine = _Engine(tiny_model, replace(settings, max_batched_tokens=1024))
+    params = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
+
+    answers = engine.answer(prompts, params, num_preempted=num_preempted)
+
+    assert engine.scheduler.counters.preemptions >= engine.scheduler.counters.steps - 1
+    for prompt, answer in zip(prompts, answers, strict=True):
+        tiny_greedy(prompt, answer)
+
+
+@pytest.mark.parametrize(
+    "policy", [policy if policy == "fcfs" else pytest.param(policy, marks=pytest.mark.long) for policy in POLICIES]
+)
+def test_seeded_answers_depend_on_no_neighbour_no_order_and_no_preemption(tiny_model: LoadedModel, policy: str) -> None:
+    params = SamplingParams(max_tokens=5, temperature=1.0, top_p=0.95, seed=11, ignore_eos=True)
+    prompts = _tiny_prompts()
+
+    def answers(order: Sequence[int], *, num_preempted: int = 0, **changes: object) -> list[tuple[int, ...]]:
+        engine = _Engine(tiny_model, _settings(tiny_model, policy=policy, **changes))
+        given = engine.answer([prompts[index] for index in order], params, num_preempted=num_preempted)
+        return [answer for _, answer in sorted(zip(order, given, strict=True))]
+
+    forward = list(range(len(prompts)))
+    reference = answers(forward)
+
+    assert answers(forward[::-1]) == reference
+    assert answers(forward, num_preempted=64, max_batched_tokens=1024) == reference
+    assert answers(forward, max_num_seqs=3, page_size=1, chunk_share=0.1, prefill_share=0.1) == reference
+    assert answers(forward, num_pages=8, admission="greedy") == reference
+    assert [answers([index])[0] for index in forward[:3]] == reference[:3]
 
 
 def test_a_seeded_answer_does_not_depend_on_its_neighbours(tiny_model: LoadedModel) -> None:

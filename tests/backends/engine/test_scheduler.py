@@ -303,7 +303,7 @@ def _arrive(bench: Bench, chosen: EngineConfig, prompt: list[int], arriving: Sub
     return None
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(events=events, chosen=configs)
 def test_whatever_arrives_all_ends_right_and_nothing_leaks(
     events: list[tuple[object, ...]], chosen: EngineConfig
@@ -337,7 +337,7 @@ def test_whatever_arrives_all_ends_right_and_nothing_leaks(
         assert bench.scheduler.counters.preemptions == num_taken_away
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=5, max_size=40),
     max_overtakes=st.integers(0, 4),
