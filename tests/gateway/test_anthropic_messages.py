@@ -303,7 +303,12 @@ def _accumulate(events: list[Any]) -> list[Any]:
 
 
 def test_a_tool_call_cut_by_the_token_limit_is_not_passed_off_as_whole() -> None:
-    events: list[Event] = [START, Delta(text="x"), call_piece(0, '{"city":', id="a", name="f"), Finish(reasons={0: "length"})]
+    events: list[Event] = [
+        START,
+        Delta(text="x"),
+        call_piece(0, '{"city":', id="a", name="f"),
+        Finish(reasons={0: "length"}),
+    ]
 
     message = whole(events)
 
