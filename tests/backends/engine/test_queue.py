@@ -235,6 +235,7 @@ def test_where_all_is_reserved_nobody_gives_way() -> None:
     assert bench.scheduler.counters.preemptions == 0
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 20))
 def test_by_rank_is_a_sorted_list(seed: int, count: int) -> None:
     draw = random.Random(seed)
@@ -250,7 +251,7 @@ def test_by_rank_is_a_sorted_list(seed: int, count: int) -> None:
         assert list(queue.first(count)) == sorted(model, key=rank)[:count]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 20))
 def test_fair_share_always_names_the_least_served_next(seed: int, count: int) -> None:
     draw = random.Random(seed)
