@@ -26,16 +26,12 @@ from orchestration.core.errors import (
     Overloaded,
     StreamBroken,
 )
+from tests.gateway.dialect_requests import ANTHROPIC_REQUEST, ANTHROPIC_TOLD, ANTHROPIC_TOOL
 from tests.gateway.serving import Script, ask, parts_of, served
 
 MESSAGES = "/v1/messages"
 START = Start("tiny-1", "fake", usage=Usage(prompt_tokens=9, cached_tokens=4))
 HI: Any = [{"role": "user", "content": "Hi"}]
-WEATHER: Any = {
-    "name": "weather",
-    "description": "Tell the weather",
-    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
-}
 
 
 @contextlib.asynccontextmanager
@@ -97,8 +93,8 @@ async def test_streamed_message_is_the_whole_one_for_the_sdk() -> None:
         Finish(reasons={0: "tool_calls"}, usage=Usage(9, 7, cached_tokens=4)),
     )
     async with client_of(parts_of(Script(steps))) as client:
-        whole = await client.messages.create(model="tiny", max_tokens=5, messages=HI, tools=[WEATHER])
-        async with client.messages.stream(model="tiny", max_tokens=5, messages=HI, tools=[WEATHER]) as stream:
+        whole = await client.messages.create(model="tiny", max_tokens=5, messages=HI, tools=[ANTHROPIC_TOOL])
+        async with client.messages.stream(model="tiny", max_tokens=5, messages=HI, tools=[ANTHROPIC_TOOL]) as stream:
             text = "".join([piece async for piece in stream.text_stream])
             streamed = await stream.get_final_message()
 
@@ -325,96 +321,14 @@ def test_forced_tool_calls_end_with_tool_use() -> None:
 async def test_the_request_is_told_in_openais_shape() -> None:
     script = Script()
     async with client_of(parts_of(script)) as client:
-        await client.messages.create(
-            model="tiny",
-            max_tokens=5,
-            system="Be kind.",
-            metadata={"user_id": "u1"},
-            stop_sequences=["END"],
-            tools=[WEATHER],
-            tool_choice={"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
-            thinking={"type": "enabled", "budget_tokens": 1024},
-            messages=[
-                {"role": "user", "content": "Weather?"},
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "thinking", "thinking": "Hm", "signature": "sig"},
-                        {"type": "text", "text": "I look."},
-                        {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}},
-                    ],
-                },
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "tool_result", "tool_use_id": "t1", "content": "rain", "is_error": True},
-                        {"type": "text", "text": "And this?", "cache_control": {"type": "ephemeral"}},
-                        {
-                            "type": "image",
-                            "source": {"type": "base64", "media_type": "image/png", "data": "aGk="},
-                        },
-                    ],
-                },
-            ],
-            extra_body={"temperature": 0.5, "top_k": 3, "new_field": 1},
-            extra_headers={"anthropic-beta": "a,b"},
-        )
+        await client.messages.create(**ANTHROPIC_REQUEST)
 
     request = script.calls[0].request
     assert request.kind is Kind.CHAT
     assert request.raw is not None
     assert set(request.headers) == {"anthropic-version", "anthropic-beta"}
     assert request.with_fields(model="other").headers == request.headers
-    assert request.fields == {
-        "model": "tiny",
-        "max_tokens": 5,
-        "temperature": 0.5,
-        "top_k": 3,
-        "user": "u1",
-        "stop": ["END"],
-        "tools": [
-            {
-                "type": "function",
-                "function": {
-                    "name": "weather",
-                    "description": "Tell the weather",
-                    "parameters": WEATHER["input_schema"],
-                },
-            }
-        ],
-        "tool_choice": {"type": "function", "function": {"name": "weather"}},
-        "parallel_tool_calls": False,
-        "messages": [
-            {"role": "system", "content": "Be kind."},
-            {"role": "user", "content": "Weather?"},
-            {
-                "role": "assistant",
-                "content": "I look.",
-                "reasoning_content": "Hm",
-                "tool_calls": [
-                    {
-                        "id": "t1",
-                        "type": "function",
-                        "function": {"name": "weather", "arguments": '{"city":"Oslo"}'},
-                    }
-                ],
-                "anthropic": {"thinking": [{"type": "thinking", "thinking": "Hm", "signature": "sig"}]},
-            },
-            {"role": "tool", "tool_call_id": "t1", "content": "rain", "anthropic": {"is_error": True}},
-            {
-                "role": "user",
-                "content": [
-                    {"type": "text", "text": "And this?", "anthropic": {"cache_control": {"type": "ephemeral"}}},
-                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
-                ],
-            },
-        ],
-        "anthropic": {
-            "thinking": {"type": "enabled", "budget_tokens": 1024},
-            "new_field": 1,
-            "beta": "a,b",
-        },
-    }
+    assert request.fields == ANTHROPIC_TOLD
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from backends.echo import EchoBackend
 from gateway.dialects import Answer, OpenAIResponses, Reply
 from orchestration.core import Delta, Event, Finish, Kind, Part, Request, Start, Usage
 from orchestration.core.errors import Overloaded, StreamBroken
+from tests.gateway.dialect_requests import RESPONSES_REQUEST, RESPONSES_TOLD, RESPONSES_TOOL
 from tests.gateway.serving import Script, ask, client_of, parts_of, served
 from tests.gateway.test_anthropic_messages import call_piece, events_of
 
 RESPONSES = "/v1/responses"
 START = Start("tiny-1", "fake")
 USAGE = Usage(9, 7, cached_tokens=4, reasoning_tokens=2)
-WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 STEPS = (
     START,
     Delta(part=Part.REASONING, text="Hm"),
@@ -35,7 +35,9 @@ STEPS = (
 
 async def test_whole_response_is_read_by_the_sdk() -> None:
     async with client_of(parts_of(Script(STEPS))) as client:
-        response = await client.responses.create(model="tiny", input="Hi", instructions="Be kind.", tools=[WEATHER])
+        response = await client.responses.create(
+            model="tiny", input="Hi", instructions="Be kind.", tools=[RESPONSES_TOOL]
+        )
 
     assert response.output_text == "Let me look."
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
@@ -52,8 +54,8 @@ async def test_whole_response_is_read_by_the_sdk() -> None:
 
 async def test_streamed_response_is_the_whole_one_for_the_sdk() -> None:
     async with client_of(parts_of(Script(STEPS))) as client:
-        whole = await client.responses.create(model="tiny", input="Hi", tools=[WEATHER])
-        async with client.responses.stream(model="tiny", input="Hi", tools=[WEATHER]) as stream:
+        whole = await client.responses.create(model="tiny", input="Hi", tools=[RESPONSES_TOOL])
+        async with client.responses.stream(model="tiny", input="Hi", tools=[RESPONSES_TOOL]) as stream:
             events = [event async for event in stream]
             streamed = await stream.get_final_response()
 
@@ -125,71 +127,9 @@ async def test_a_refusal_is_one_for_the_sdk() -> None:
 async def test_the_request_is_told_in_the_chats_shape() -> None:
     script = Script()
     async with client_of(parts_of(script)) as client:
-        await client.responses.create(
-            model="tiny",
-            instructions="Be kind.",
-            max_output_tokens=5,
-            temperature=0.5,
-            store=False,
-            metadata={"a": "b"},
-            parallel_tool_calls=False,
-            tools=[WEATHER],
-            tool_choice={"type": "function", "name": "weather"},
-            reasoning={"effort": "low"},
-            text={"format": {"type": "json_schema", "name": "answer", "schema": {"type": "object"}, "strict": True}},
-            input=[
-                {"role": "user", "content": "Weather?"},
-                {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm"}]},
-                {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"},
-                {"type": "function_call", "call_id": "b", "name": "weather", "arguments": "{}"},
-                {"type": "function_call_output", "call_id": "a", "output": "rain"},
-                {"type": "function_call_output", "call_id": "b", "output": "sun"},
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "input_text", "text": "See"},
-                        {"type": "input_image", "image_url": "https://x/y.png", "detail": "low"},
-                    ],
-                },
-            ],
-            extra_body={"top_k": 3},
-        )
+        await client.responses.create(**RESPONSES_REQUEST)
 
-    function = {name: value for name, value in WEATHER.items() if name != "type"}
-    call: dict[str, Any] = {"type": "function", "function": {"name": "weather", "arguments": "{}"}}
-    assert script.calls[0].request.fields == {
-        "model": "tiny",
-        "temperature": 0.5,
-        "top_k": 3,
-        "parallel_tool_calls": False,
-        "max_completion_tokens": 5,
-        "reasoning_effort": "low",
-        "tools": [{"type": "function", "function": function}],
-        "tool_choice": {"type": "function", "function": {"name": "weather"}},
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "answer", "schema": {"type": "object"}, "strict": True},
-        },
-        "messages": [
-            {"role": "system", "content": "Be kind."},
-            {"role": "user", "content": "Weather?"},
-            {
-                "role": "assistant",
-                "content": None,
-                "reasoning_content": "Hm",
-                "tool_calls": [{"id": "a", **call}, {"id": "b", **call}],
-            },
-            {"role": "tool", "tool_call_id": "a", "content": "rain"},
-            {"role": "tool", "tool_call_id": "b", "content": "sun"},
-            {
-                "role": "user",
-                "content": [
-                    {"type": "text", "text": "See"},
-                    {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}},
-                ],
-            },
-        ],
-    }
+    assert script.calls[0].request.fields == RESPONSES_TOLD
 
 
 @pytest.mark.parametrize(
