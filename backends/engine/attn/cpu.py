@@ -37,7 +37,7 @@ class CpuPlan:
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         """Return the attention of queries (N, heads, dim), as (N, heads * dim)."""
-        found = torch.ops.lamina.attend(queries.contiguous(), *self.stored(layer), self.table, self.tiles)
+        found: torch.Tensor = torch.ops.lamina.attend(queries.contiguous(), *self.stored(layer), self.table, self.tiles)
         return found.view(len(queries), -1)
 
 

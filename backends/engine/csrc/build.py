@@ -32,8 +32,10 @@ def load_kernels(folder: Path, *, progress: Callable[[str, int, int], None]) -> 
         progress("compile kernels", 0, 1)
         _compile(library)
         progress("compile kernels", 1, 1)
+    if hasattr(torch.ops.lamina, "layer"):
+        return  # a process registers them once, from whichever folder
     try:
-        torch.ops.load_library(library)
+        torch.ops.load_library(library)  # type: ignore[no-untyped-call]  # torch does not annotate it
     except OSError as exc:
         raise KernelsUnavailable(f"{library} cannot be loaded: {exc}") from exc
 
