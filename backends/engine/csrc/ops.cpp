@@ -352,26 +352,66 @@ struct Look {
   int64_t count = 0;
 };
 
+template <class T>
+struct Chunk {  // where the keys and values of up to kChunk slots lie; spare slots repeat the last one and weigh nothing
+  const T *keys[kChunk], *values[kChunk];
+  int64_t begin, count;
+  Chunk(const Store<T>& kv, int64_t head, const int32_t* pages, int64_t begin, int64_t end)
+      : begin(begin), count(std::min(kChunk, end - begin)) {
+    for (int64_t slot = 0; slot < kChunk; ++slot) {
+      const int64_t at = begin + std::min(slot, count - 1), offset = kv.offset(pages[at / kv.slots], head, at % kv.slots);
+      keys[slot] = kv.keys + offset, values[slot] = kv.values + offset;
+    }
+  }
+};
+
+struct Softmax {  // of one query, chunk after chunk
+  float best = -INFINITY, total = 0;
+  // Turn scores into weights below `seen`, and 0 above; returns by how much all that came before shrinks.
+  float weigh(float* row, int64_t seen, int64_t count) {
+    std::fill(row + std::clamp<int64_t>(seen, 0, count), row + kChunk, -INFINITY);
+    Floats top = broadcast(best);
+    for (int64_t slot = 0; slot < count; slot += kLanes) top = load(row + slot) > top ? load(row + slot) : top;
+    float most = best;
+    for (int64_t lane = 0; lane < kLanes; ++lane) most = std::max(most, top[lane]);
+    Floats sums = {};
+    for (int64_t slot = 0; slot < count; slot += kLanes) {
+      const Floats weight = exponential(load(row + slot) - most);
+      store(row + slot, weight);
+      sums += weight;
+    }
+    const float shrink = std::exp(best - most);
+    best = most;
+    total = total * shrink + sum(sums);
+    return shrink;
+  }
+};
+
+// D is the dimension where the compiler may know it, else 0.
+template <int D>
 inline Floats dot(const float* a, const float* b, int64_t dim) {
+  const int64_t n = D ? D : dim;
   Floats acc = {};
-  for (int64_t i = 0; i < dim; i += kLanes) acc += load(a + i, dim - i) * load(b + i, dim - i);
+  for (int64_t i = 0; i < n; i += kLanes) acc += load(a + i, n - i) * load(b + i, n - i);
   return acc;
 }
 
+template <int D>
 inline Floats dot(const BFloat16* a, const BFloat16* b, int64_t dim) {
+  const int64_t n = D ? D : dim;
   Floats acc = {};
   int64_t i = 0;
 #ifdef __AVX512BF16__
-  for (; i + 32 <= dim; i += 32)
+  for (; i + 32 <= n; i += 32)
     acc = (Floats)_mm512_dpbf16_ps((__m512)acc, (__m512bh)load((const float*)(a + i)), (__m512bh)load((const float*)(b + i)));
 #endif
-  for (; i < dim; i += kLanes) acc += load(a + i, dim - i) * load(b + i, dim - i);
+  for (; i < n; i += kLanes) acc += load(a + i, n - i) * load(b + i, n - i);
   return acc;
 }
 
 // out[query] (dim) += sum over slots of weights[query][slot] * values[slot]; W vectors of N queries at a time.
 template <int N, int W, class T>
-void add_values(const float (*weights)[kChunk], const T* const* values, int64_t count, int64_t from, int64_t dim, float* out) {
+inline void add_values(const float (*weights)[kChunk], const T* const* values, int64_t count, int64_t from, int64_t dim, float* out) {
   Floats acc[N][W];
   for (int n = 0; n < N; ++n)
     for (int i = 0; i < W; ++i) acc[n][i] = load(out + n * dim + from + i * kLanes, dim - from);
@@ -384,58 +424,45 @@ void add_values(const float (*weights)[kChunk], const T* const* values, int64_t 
     for (int i = 0; i < W; ++i) store(out + n * dim + from + i * kLanes, acc[n][i], dim - from);
 }
 
-template <int N, class T>
-void add_values(const float (*weights)[kChunk], const T* const* values, int64_t count, int64_t dim, float* out) {
+template <int N, int D, class T>
+inline void add_values(const float (*weights)[kChunk], const T* const* values, int64_t count, int64_t dim, float* out) {
+  if constexpr (D == 64) return add_values<N, 4>(weights, values, count, 0, 64, out);
   int64_t from = 0;
   for (; from + 4 * kLanes <= dim; from += 4 * kLanes) add_values<N, 4>(weights, values, count, from, dim, out);
   for (; from < dim; from += kLanes) add_values<N, 1>(weights, values, count, from, dim, out);
 }
 
-template <class T>
+template <int D, class T>
 void look(const Look<T>& task, const Store<T>& kv, int64_t head, const int32_t* pages, float scale, float* acc) {
-  const int64_t end = *std::max_element(task.limits, task.limits + task.count), dim = kv.dim;
-  float best[kQueries], total[kQueries] = {};
-  std::fill_n(best, kQueries, -INFINITY);
+  const int64_t end = *std::max_element(task.limits, task.limits + task.count), dim = D ? D : kv.dim;
+  Softmax softmax[kQueries];
   std::fill_n(acc, task.count * dim, 0.0f);
   for (int64_t begin = 0; begin < end; begin += kChunk) {
-    const int64_t count = std::min(kChunk, end - begin);
-    const T *keys[kChunk], *values[kChunk];
-    for (int64_t slot = 0; slot < kChunk; ++slot) {  // spare slots repeat the last one and weigh nothing
-      const int64_t at = begin + std::min(slot, count - 1);
-      const int64_t offset = kv.offset(pages[at / kv.slots], head, at % kv.slots);
-      keys[slot] = kv.keys + offset, values[slot] = kv.values + offset;
-    }
-    float weights[kQueries][kChunk];
-    for (int64_t slot = 0; slot < count; slot += kLanes)
+    const Chunk<T> chunk(kv, head, pages, begin, end);
+    alignas(64) float weights[kQueries][kChunk];
+    for (int64_t slot = 0; slot < chunk.count; slot += kLanes) {
+      for (int64_t i = 0; i < kLanes; ++i)
+        for (int64_t at = 0; at < dim; at += 64 / sizeof(T)) __builtin_prefetch(chunk.values[slot + i] + at);
       for (int64_t query = 0; query < task.count; ++query) {
         Floats parts[kLanes];
-        for (int64_t i = 0; i < kLanes; ++i) parts[i] = dot(task.queries[query], keys[slot + i], dim);
+        for (int64_t i = 0; i < kLanes; ++i) parts[i] = dot<D>(task.queries[query], chunk.keys[slot + i], dim);
         store(weights[query] + slot, sums_of(parts) * scale);
       }
+    }
     for (int64_t query = 0; query < task.count; ++query) {
-      const int64_t seen = std::clamp<int64_t>(task.limits[query] - begin, 0, count);
-      float* row = weights[query];
-      const float top = std::max(best[query], seen ? *std::max_element(row, row + seen) : -INFINITY);
-      std::fill(row + seen, row + kChunk, -INFINITY);
-      Floats sums = {};
-      for (int64_t slot = 0; slot < count; slot += kLanes) {
-        const Floats weight = exponential(load(row + slot) - top);
-        store(row + slot, weight);
-        sums += weight;
-      }
-      const float shrink = std::exp(best[query] - top);
-      best[query] = top;
-      total[query] = total[query] * shrink + sum(sums);
+      const float shrink = softmax[query].weigh(weights[query], task.limits[query] - begin, chunk.count);
       if (begin)
         for (int64_t i = 0; i < dim; ++i) acc[query * dim + i] *= shrink;
     }
     int64_t query = 0;
-    for (; query + 3 <= task.count; query += 3) add_values<3>(weights + query, values, count, dim, acc + query * dim);
-    for (; query < task.count; ++query) add_values<1>(weights + query, values, count, dim, acc + query * dim);
+    for (; query + 3 <= task.count; query += 3)
+      add_values<3, D>(weights + query, chunk.values, chunk.count, dim, acc + query * dim);
+    for (; query < task.count; ++query)
+      add_values<1, D>(weights + query, chunk.values, chunk.count, dim, acc + query * dim);
   }
   for (int64_t query = 0; query < task.count; ++query)
     for (int64_t i = 0; i < dim; i += kLanes)
-      store(task.outs[query] + i, load(acc + query * dim + i, dim - i) / total[query], dim - i);
+      store(task.outs[query] + i, load(acc + query * dim + i, dim - i) / softmax[query].total, dim - i);
 }
 
 // tiles (T, 4): row of the page table, first token, number of tokens, first position. queries, out (tokens, heads, dim).
@@ -455,7 +482,7 @@ void attend(const T* queries, int64_t num_heads, Store<T> kv, const int32_t* tab
       next.queries[next.count] = queries + at, next.outs[next.count] = out + at;
       next.limits[next.count++] = tile[3] + token + 1;
       if (next.count == kQueries || query + 1 == tile[2] * group) {
-        look(next, kv, head, table + tile[0] * width, scale, acc.data());
+        (kv.dim == 64 ? look<64, T> : look<0, T>)(next, kv, head, table + tile[0] * width, scale, acc.data());
         next.count = 0;
       }
     }
