@@ -14,6 +14,7 @@ from backends.engine.model.llama import Llama
 from backends.engine.model.loader import LoadedModel
 from backends.engine.model.packed import PackedLlama
 from backends.engine.runner.batch import Batch, Ints, lay_out
+from backends.engine.sample.kernel import draw_tokens_by_kernel
 from backends.engine.sample.logprobs import token_logprobs
 from backends.engine.sample.sampler import draw_tokens
 from backends.engine.sched.decision import Decision, Draw
@@ -38,6 +39,7 @@ class Runner:
 
     def __init__(self, model: LoadedModel, *, num_pages: int, page_size: int, kernels: bool = False) -> None:
         self._decoder: Decoder = _KernelDecoder(model) if kernels else _ReferenceDecoder(model)
+        self._draw_tokens = draw_tokens_by_kernel if kernels else draw_tokens
         self._page_size = page_size
         self._store = KvStore.allocate(
             model.shape, num_pages=num_pages, page_size=page_size, dtype=model.dtype, device=model.device
@@ -50,7 +52,10 @@ class Runner:
         hidden = self._decoder.forward(batch, self._store)
         if not batch.draws:
             return []
-        return _sample(self._decoder.logits(hidden, batch), batch.draws)
+        logits = self._decoder.logits(hidden, batch)
+        tokens = self._draw_tokens(logits, [draw for _, draw in batch.draws])
+        logprobs = _logprobs(logits, batch.draws, tokens)
+        return [Sampled(key, token, logprobs.get(key)) for (key, _), token in zip(batch.draws, tokens, strict=True)]
 
 
 class _ReferenceDecoder:
@@ -84,12 +89,6 @@ class _KernelDecoder:
 
     def logits(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
         return self._llama.logits(hidden, torch.from_numpy(batch.drawn))
-
-
-def _sample(logits: torch.Tensor, draws: Sequence[tuple[int, Draw]]) -> list[Sampled]:
-    tokens = draw_tokens(logits, [draw for _, draw in draws])
-    logprobs = _logprobs(logits, draws, tokens)
-    return [Sampled(key, token, logprobs.get(key)) for (key, _), token in zip(draws, tokens, strict=True)]
 
 
 def _logprobs(
