@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 SOURCE = Path(__file__).with_name("ops.cpp")
-_FLAGS = ("-std=c++20", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-Wno-psabi")
+_FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-Wno-psabi")
 _COMPILERS = ("g++", "c++")
 _TIMEOUT_S = 300.0
 

@@ -3,7 +3,7 @@
 // Vectors are GCC's own, 16 floats wide, so that one text compiles for any CPU; the products of bfloat16 use AVX512-BF16
 // and AMX where the compiler was told of them. A matrix (outputs, depth) comes packed in panels of 32 outputs: float as
 // [panel][depth][32], bfloat16 as [panel][depth / 2][32][2]; so few rows stream it and many rows reuse a panel in cache.
-// Kernels called inside a parallel region share their loops out by `omp for`, which also ends in a barrier.
+// Loops are shared out among the threads that are free, see Crew.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/library.h>
@@ -16,10 +16,13 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <numeric>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -39,6 +42,99 @@ constexpr int64_t kTall = 32;     // rows that AMX works on at once; buffers of 
 constexpr int64_t kQueries = 16;  // queries that share each look at keys and values
 constexpr int64_t kChunk = 64;    // keys between two looks at the maximum
 constexpr int64_t kAhead = 2048;  // bytes to prefetch ahead, measured
+
+// ---- threads
+
+// Threads that help with a loop while they have a processor. Nobody waits for a thread that has none, which is where the
+// barriers of OpenMP lose tenfold once other processes want the same cores: only for items that it has begun.
+class Crew {
+ public:
+  static Crew& get() {
+    static Crew& crew = *new Crew;  // never destroyed: its threads may outlive all else
+    return crew;
+  }
+
+  // Call `run(index)` once for each index below `count`; returns when all are done.
+  template <class Run>
+  void share(int64_t count, const Run& run) {
+    const int helpers = at::get_num_threads() - 1;
+    if (helpers < 1 || count < 2) {
+      for (int64_t index = 0; index < count; ++index) run(index);
+      return;
+    }
+    const std::lock_guard<std::mutex> one_loop_at_a_time(mutex_);
+    for (; num_helpers_ < helpers; ++num_helpers_) std::thread([this] { help_for_ever(); }).detach();
+    run_ = [](const void* context, int64_t index) { (*(const Run*)context)(index); };
+    context_ = &run;
+    count_ = count;
+    done_.store(0, std::memory_order_relaxed);
+    left_.store(++serial_ << 32 | (uint64_t)count, std::memory_order_release);
+    left_.notify_all();
+    while (help()) continue;
+    for (int spins = 0; done_.load(std::memory_order_acquire) != count; ++spins) pause(spins);
+  }
+
+ private:
+  static constexpr int kSpins = 2000;  // of some 50 ns: longer than the gap between two layers
+
+  static void pause(int spins) {
+    if (spins > kSpins) return std::this_thread::yield();
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
+  }
+
+  // Run one item of the loop that is on, if one is left. Who takes an item keeps its loop from ending, so that what was
+  // written before `left_` stays as it is; the serial number tells one loop from the next.
+  bool help() {
+    uint64_t left = left_.load(std::memory_order_acquire);
+    while ((uint32_t)left)
+      if (left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel)) {
+        run_(context_, count_ - (uint32_t)left);
+        done_.fetch_add(1, std::memory_order_release);
+        return true;
+      }
+    return false;
+  }
+
+  void help_for_ever() {
+    for (int spins = 0;;) {
+      const uint64_t left = left_.load(std::memory_order_acquire);
+      if ((uint32_t)left) {
+        help();
+        spins = 0;
+      } else if (++spins < kSpins) {
+        pause(spins);
+      } else {
+        left_.wait(left);
+        spins = 0;
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  int num_helpers_ = 0;
+  uint64_t serial_ = 0;
+  void (*run_)(const void*, int64_t) = nullptr;
+  const void* context_ = nullptr;
+  int64_t count_ = 0;
+  std::atomic<uint64_t> left_{0};  // the loop's number and, in the low half, how many items nobody has taken
+  std::atomic<int64_t> done_{0};
+};
+
+template <class Run>
+void share(int64_t count, const Run& run) {
+  Crew::get().share(count, run);
+}
+
+// The same for items too short to be taken one by one.
+template <class Run>
+void share_rows(int64_t count, const Run& run) {
+  constexpr int64_t kGrain = 8;
+  share((count + kGrain - 1) / kGrain, [&](int64_t part) {
+    for (int64_t row = part * kGrain; row < std::min((part + 1) * kGrain, count); ++row) run(row);
+  });
+}
 
 // ---- vectors
 
@@ -220,14 +316,14 @@ void amx_tile(const BFloat16* x, int64_t depth, const BFloat16* w, Floats (*sums
 // Call `take(row, panel, sums)` for all rows and panels of x (rows, depth) times a packed matrix.
 template <class T, class Take>
 void vector_products(const T* x, int64_t rows, int64_t depth, const T* w, int64_t panels, Take take) {
-#pragma omp for schedule(dynamic)
-  for (int64_t panel = 0; panel < panels; ++panel)
+  share(panels, [&](int64_t panel) {
     for (int64_t row = 0; row < rows; row += kRows) {
       Floats sums[kRows][2];
       const int64_t count = std::min(kRows, rows - row);
       tile(x + row * depth, count, depth, w + panel * depth * kPanel, sums, std::make_integer_sequence<int, kRows>{});
       for (int64_t i = 0; i < count; ++i) take(row + i, panel, sums[i]);
     }
+  });
 }
 
 template <class Take>
@@ -239,15 +335,15 @@ template <class Take>
 void products(const BFloat16* x, int64_t rows, int64_t depth, const BFloat16* w, int64_t panels, Take take) {
 #ifdef __AMX_BF16__
   if (rows >= 4 && depth % 32 == 0 && may_use_amx()) {  // of fewer rows AMX computes no more per byte of weights
-    Tiles tiles;
-#pragma omp for schedule(dynamic)
-    for (int64_t panel = 0; panel < panels; ++panel)
+    share(panels, [&](int64_t panel) {
+      Tiles tiles;
       for (int64_t row = 0; row < rows; row += kTall) {
         alignas(64) Floats sums[kTall][2];
         const int64_t count = std::min(kTall, rows - row);
         (count > 16 ? amx_tile<true> : amx_tile<false>)(x + row * depth, depth, w + panel * depth * kPanel, sums);
         for (int64_t i = 0; i < count; ++i) take(row + i, panel, sums[i]);
       }
+    });
     return;
   }
 #endif
@@ -291,8 +387,7 @@ struct Gate {  // out (rows, width) = silu(gate) * up; a panel holds 16 gates an
 template <class T>
 void normalise(const float* hidden, const int64_t* index, int64_t rows, int64_t width, const float* weight, float epsilon,
                T* out) {
-#pragma omp for
-  for (int64_t row = 0; row < rows; ++row) {
+  share_rows(rows, [&](int64_t row) {
     const float* from = hidden + (index ? index[row] : row) * width;
     Floats squares = {};
     for (int64_t i = 0; i < width; i += kLanes) {
@@ -302,7 +397,7 @@ void normalise(const float* hidden, const int64_t* index, int64_t rows, int64_t 
     const float scale = 1.0f / std::sqrt(sum(squares) / width + epsilon);
     for (int64_t i = 0; i < width; i += kLanes)
       store(out + row * width + i, load(from + i, width - i) * scale * load(weight + i, width - i), width - i);
-  }
+  });
 }
 
 template <class T>
@@ -329,8 +424,7 @@ template <class T>
 void rotate_and_store(const float* heads, int64_t tokens, int64_t num_heads, const float* cosines, const float* sines,
                       const int64_t* positions, const int64_t* slots, Store<T> to, T* queries) {
   const int64_t half = to.dim / 2;
-#pragma omp for
-  for (int64_t token = 0; token < tokens; ++token) {
+  share_rows(tokens, [&](int64_t token) {
     const float* from = heads + token * (num_heads + 2 * to.kv_heads) * to.dim;
     const float *c = cosines + positions[token] * half, *s = sines + positions[token] * half;
     for (int64_t head = 0; head < num_heads; ++head, from += to.dim)
@@ -341,7 +435,7 @@ void rotate_and_store(const float* heads, int64_t tokens, int64_t num_heads, con
     for (int64_t head = 0; head < to.kv_heads; ++head, from += to.dim)
       for (int64_t i = 0; i < to.dim; i += kLanes)
         store(to.values + to.offset(page, head, slot) + i, load(from + i, to.dim - i), to.dim - i);
-  }
+  });
 }
 
 // ---- attention: up to 16 queries of one kv head look at the same pages, each up to its own limit
@@ -473,11 +567,11 @@ void attend(const T* queries, int64_t num_heads, Store<T> kv, const int32_t* tab
             int64_t num_tiles, T* out) {
   const int64_t group = num_heads / kv.kv_heads;
   const float scale = 1.0f / std::sqrt((float)kv.dim);
-  std::vector<float> acc(kQueries * kv.dim);
-#pragma omp for schedule(dynamic)
-  for (int64_t task = 0; task < num_tiles * kv.kv_heads; ++task) {
+  share(num_tiles * kv.kv_heads, [&](int64_t task) {
     const int32_t* tile = tiles + task / kv.kv_heads * 4;
     const int64_t head = task % kv.kv_heads;
+    thread_local std::vector<float> acc;
+    acc.resize(kQueries * kv.dim);
     Look<T> next;
     for (int64_t query = 0; query < tile[2] * group; ++query) {
       const int64_t token = query / group, at = ((tile[1] + token) * num_heads + head * group + query % group) * kv.dim;
@@ -488,7 +582,7 @@ void attend(const T* queries, int64_t num_heads, Store<T> kv, const int32_t* tab
         next.count = 0;
       }
     }
-  }
+  });
 }
 
 // ---- drawing: a pure function of one row of logits and its request's numbers
@@ -616,21 +710,13 @@ Tensor rows_like(const Tensor& like, int64_t rows, int64_t width) {
   return at::empty({padded(rows), width}, like.options()).narrow(0, 0, rows);
 }
 
-// Run on all threads at once. What may throw (`data`) comes before: no exception may leave a parallel region.
-template <class Run>
-void together(Run run) {
-  const int threads = at::get_num_threads();
-#pragma omp parallel num_threads(threads)
-  run();
-}
-
 Tensor norm_op(const Tensor& hidden, const Tensor& weight, double epsilon, const Tensor& like) {
   const int64_t rows = hidden.size(0), width = hidden.size(1);
   Tensor result = rows_like(like, rows, width);
   by_type(like, [&]<class T>(T*) {
     const float *from = data<float>(hidden), *by = data<float>(weight);
     T* out = data<T>(result);
-    together([=] { normalise(from, nullptr, rows, width, by, epsilon, out); });
+    normalise(from, nullptr, rows, width, by, epsilon, out);
   });
   return result;
 }
@@ -642,7 +728,7 @@ Tensor product_op(const Tensor& x, const Tensor& packed, int64_t width) {
   by_type(x, [&]<class T>(T*) {
     const T *from = data<T>(tall), *w = data<T>(packed);
     const Put put{data<float>(result), width};
-    together([=] { products(from, rows, depth, w, panels, put); });
+    products(from, rows, depth, w, panels, put);
   });
   return result;
 }
@@ -654,7 +740,7 @@ Tensor gated_op(const Tensor& x, const Tensor& packed, int64_t width) {
   by_type(x, [&]<class T>(T*) {
     const T *from = data<T>(tall), *w = data<T>(packed);
     const Gate<T> gate{data<T>(result), width};
-    together([=] { products(from, rows, depth, w, panels, gate); });
+    products(from, rows, depth, w, panels, gate);
   });
   return result;
 }
@@ -683,7 +769,7 @@ Tensor rotate_op(const Tensor& heads, const Tensor& cosines, const Tensor& sines
     const float* from = data<float>(heads);
     const Store<T> kv = store_of<T>(keys, values);
     T* queries = data<T>(result);
-    together([=] { rotate_and_store(from, tokens, num_heads, at.cosines, at.sines, at.positions, at.slots, kv, queries); });
+    rotate_and_store(from, tokens, num_heads, at.cosines, at.sines, at.positions, at.slots, kv, queries);
   });
   return result;
 }
@@ -697,7 +783,7 @@ Tensor attend_op(const Tensor& queries, const Tensor& keys, const Tensor& values
     const T* from = data<T>(queries);
     const Store<T> kv = store_of<T>(keys, values);
     T* out = data<T>(result);
-    together([=] { attend(from, num_heads, kv, plan.table, plan.width, plan.tiles, plan.num_tiles, out); });
+    attend(from, num_heads, kv, plan.table, plan.width, plan.tiles, plan.num_tiles, out);
   });
   return result;
 }
@@ -720,16 +806,14 @@ void layer_op(const Tensor& hidden, const Tensor& attention_norm, const Tensor& 
     const T *qkv_w = data<T>(qkv), *output_w = data<T>(output), *gate_up_w = data<T>(gate_up), *down_w = data<T>(down);
     const int64_t qkv_n = qkv.size(0), output_n = output.size(0), gate_up_n = gate_up.size(0), down_n = down.size(0);
     const Store<T> kv = store_of<T>(keys, values);
-    together([=] {
-      normalise(residual, nullptr, tokens, width, first_norm, epsilon, x);
-      products(x, tokens, width, qkv_w, qkv_n, Put{heads, heads_width});
-      rotate_and_store(heads, tokens, num_heads, at.cosines, at.sines, at.positions, at.slots, kv, queries);
-      attend(queries, num_heads, kv, plan.table, plan.width, plan.tiles, plan.num_tiles, x);
-      products(x, tokens, looking, output_w, output_n, Add{residual, width});
-      normalise(residual, nullptr, tokens, width, second_norm, epsilon, x);
-      products(x, tokens, width, gate_up_w, gate_up_n, Gate<T>{gated, inner});
-      products(gated, tokens, inner, down_w, down_n, Add{residual, width});
-    });
+    normalise(residual, nullptr, tokens, width, first_norm, epsilon, x);
+    products(x, tokens, width, qkv_w, qkv_n, Put{heads, heads_width});
+    rotate_and_store(heads, tokens, num_heads, at.cosines, at.sines, at.positions, at.slots, kv, queries);
+    attend(queries, num_heads, kv, plan.table, plan.width, plan.tiles, plan.num_tiles, x);
+    products(x, tokens, looking, output_w, output_n, Add{residual, width});
+    normalise(residual, nullptr, tokens, width, second_norm, epsilon, x);
+    products(x, tokens, width, gate_up_w, gate_up_n, Gate<T>{gated, inner});
+    products(gated, tokens, inner, down_w, down_n, Add{residual, width});
   });
 }
 
@@ -743,10 +827,8 @@ Tensor logits_op(const Tensor& hidden, const Tensor& index, const Tensor& norm, 
     const T* w = data<T>(head);
     T* x = data<T>(narrow_rows);
     const Put put{data<float>(result), vocabulary};
-    together([=] {
-      normalise(from, at, rows, width, by, epsilon, x);
-      products(x, rows, width, w, panels, put);
-    });
+    normalise(from, at, rows, width, by, epsilon, x);
+    products(x, rows, width, w, panels, put);
   });
   return result;
 }
@@ -759,14 +841,11 @@ Tensor draw_op(const Tensor& logits, const Tensor& numbers) {
   const float* from = data<float>(logits);
   const double* by = data<double>(numbers);
   int64_t* out = data<int64_t>(result);
-  together([=] {
-    std::vector<float> weights;
-    std::vector<Candidate> kept;
-#pragma omp for schedule(dynamic)
-    for (int64_t row = 0; row < rows; ++row) {
-      const double* number = by + 4 * row;
-      out[row] = draw(from + row * size, size, number[0], number[1], number[2], number[3], weights, kept);
-    }
+  share(rows, [&](int64_t row) {
+    thread_local std::vector<float> weights;
+    thread_local std::vector<Candidate> kept;
+    const double* number = by + 4 * row;
+    out[row] = draw(from + row * size, size, number[0], number[1], number[2], number[3], weights, kept);
   });
   return result;
 }
