@@ -35,8 +35,12 @@ class Server:
 
     def cpu_s(self) -> float:
         """Add up the CPU seconds of the supervisor and of everything below it."""
-        ticks = os.sysconf("SC_CLK_TCK")
-        return sum(_cpu_ticks(pid) for pid in _tree(self._pid)) / ticks
+        return cpu_s(self._pid)
+
+
+def cpu_s(root: int) -> float:
+    """Add up the CPU seconds of a process and of everything below it."""
+    return sum(_cpu_ticks(pid) for pid in _tree(root)) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

@@ -10,13 +10,15 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from backends.engine.config import EngineConfig, size_pool
 from backends.engine.core import EngineCore
+from backends.engine.csrc.build import KernelsUnavailable, load_kernels
+from backends.engine.csrc.check import check_kernels
 from backends.engine.loop import EngineLoop
 from backends.engine.memory import pool_bytes
 from backends.engine.model.loader import DTYPES, LoadedModel, choose_device, load
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _STEP_TOKENS_CPU = 128
 _STEP_TOKENS_GPU = 2048
+_COMPILED = Path("~/.cache/lamina/compiled")
 
 
 def main() -> int:
@@ -46,13 +49,28 @@ def main() -> int:
         logger.error("engine: %s", exc)
         return 2
     config = _configure(args, model)
-    return asyncio.run(_serve(args, model, config))
-
-
-async def _serve(args: argparse.Namespace, model: LoadedModel, config: EngineConfig) -> int:
-    runner = Runner(model, num_pages=config.num_pages, page_size=config.page_size)
-    core = EngineCore(config, runner, new_seed=lambda: secrets.randbits(63))
     info = _describe(args, model, config)
+    kernels = _prepare_kernels(args, model)
+    runner = Runner(model, num_pages=config.num_pages, page_size=config.page_size, kernels=kernels)
+    del model  # the kernels have packed its matrices anew; the plain ones would stay in memory beside them
+    core = EngineCore(config, runner, new_seed=lambda: secrets.randbits(63))
+    return asyncio.run(_serve(args, core, info))
+
+
+def _prepare_kernels(args: argparse.Namespace, model: LoadedModel) -> bool:
+    """Make the CPU kernels ready; returns False, saying why once, where plain torch must do."""
+    if args.kernels == "reference" or model.device.type != "cpu":
+        return False
+    try:
+        load_kernels(args.compiled.expanduser(), progress=_progress)
+        check_kernels(model.shape, model.dtype)
+    except KernelsUnavailable as exc:
+        logger.warning("engine: no CPU kernels, plain torch is used and is several times slower: %s", exc)
+        return False
+    return True
+
+
+async def _serve(args: argparse.Namespace, core: EngineCore, info: Mapping[str, object]) -> int:
     server = EngineServer(info)
     loop, ended, crashed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
@@ -178,6 +196,8 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-waiting-tokens", default=None, type=_auto_or_positive, help="of them all, or auto: any")
     _add_shares(parser)
     parser.add_argument("--threads", default=None, type=_positive, help="CPU threads (default: all cores)")
+    parser.add_argument("--kernels", default="auto", choices=("auto", "reference"), help="on the CPU (default: auto)")
+    parser.add_argument("--compiled", default=_COMPILED, type=Path, help="where compiled kernels are kept")
     return parser.parse_args(arguments)
 
 

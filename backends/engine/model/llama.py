@@ -46,13 +46,13 @@ class Llama:
             hidden = hidden + _mlp(layer, self._norm(hidden, layer.mlp_norm))
         return hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return float32 logits (N, V) of hidden states (N, hidden).
+    def logits(self, hidden: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        """Return float32 logits (R, V) of the hidden states (N, hidden) at `drawn` (R,).
 
         bfloat16 rounds a logit near 20 to steps of 0.125, which ties the likeliest tokens with one another: those
         are computed again in float32.
         """
-        normed, head = self._norm_exactly(hidden, self._weights.norm), self._weights.head
+        normed, head = self._norm_exactly(hidden[drawn], self._weights.norm), self._weights.head
         logits = F.linear(normed.to(head.dtype), head).float()
         if head.dtype is torch.float32:
             return logits
@@ -81,7 +81,7 @@ class Llama:
         shape = self._shape
         heads = F.linear(hidden, layer.qkv).view(len(hidden), -1, shape.head_dim)
         num_rotated = shape.num_heads + shape.num_kv_heads
-        rotated = _rotate(heads[:, :num_rotated], cos, sin)  # queries and keys at once
+        rotated = rotate(heads[:, :num_rotated], cos, sin)  # queries and keys at once
         attention.write_kv(index, rotated[:, shape.num_heads :], heads[:, num_rotated:])
         return F.linear(attention.attend(index, rotated[:, : shape.num_heads]), layer.output)
 
@@ -91,7 +91,7 @@ def _mlp(layer: LayerWeights, hidden: torch.Tensor) -> torch.Tensor:
     return F.linear(F.silu(gate).mul_(up), layer.down)
 
 
-def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate each head's dimension i with i + dim/2: heads (N, H, dim), cos and sin (N, 1, dim)."""
     first, second = heads.chunk(2, dim=-1)
     return torch.addcmul(heads * cos, torch.cat([-second, first], dim=-1), sin)

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
+from backends.engine.attn.cpu import CpuPlan
 from backends.engine.attn.kv_store import KvStore
 from backends.engine.attn.ref import ReferencePlan
 from backends.engine.model.llama import Llama
 from backends.engine.model.loader import LoadedModel
-from backends.engine.runner.batch import lay_out
+from backends.engine.model.packed import PackedLlama
+from backends.engine.runner.batch import Batch, Ints, lay_out
+from backends.engine.sample.kernel import draw_tokens_by_kernel
 from backends.engine.sample.logprobs import token_logprobs
 from backends.engine.sample.sampler import draw_tokens
 from backends.engine.sched.decision import Decision, Draw
 from backends.engine.types import Sampled, TokenLogprobs
 
 
-class Runner:
-    """One model and its store of keys and values; the pages that a decision names are all the state there is."""
+class Decoder(Protocol):
+    """Computes a model over batches, reading and writing a store."""
 
-    def __init__(self, model: LoadedModel, *, num_pages: int, page_size: int) -> None:
-        self._device = model.device
-        self._llama = Llama(model.shape, model.weights)
+    def forward(self, batch: Batch, store: KvStore) -> torch.Tensor:
+        """Return the last hidden states (N, hidden), float32, of a batch's N tokens."""
+
+    def logits(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return float32 logits (R, V) for the R tokens after which the batch draws."""
+
+
+class Runner:
+    """One model and its store of keys and values; the pages that a decision names are all the state there is.
+
+    With `kernels` the CPU kernels compute, which must have been loaded and must take the model's shape.
+    """
+
+    def __init__(self, model: LoadedModel, *, num_pages: int, page_size: int, kernels: bool = False) -> None:
+        self._decoder: Decoder = _KernelDecoder(model) if kernels else _ReferenceDecoder(model)
+        self._draw_tokens = draw_tokens_by_kernel if kernels else draw_tokens
         self._page_size = page_size
         self._store = KvStore.allocate(
             model.shape, num_pages=num_pages, page_size=page_size, dtype=model.dtype, device=model.device
@@ -32,19 +49,46 @@ class Runner:
     def run(self, decision: Decision) -> list[Sampled]:
         """Compute all rows in one forward pass; returns what was drawn for the rows that draw."""
         batch = lay_out(decision, page_size=self._page_size)
-        tokens = torch.from_numpy(batch.tokens).to(self._device)
-        positions = torch.from_numpy(batch.positions).to(self._device)
-        hidden = self._llama.forward(tokens, positions, ReferencePlan(self._store, batch))
+        hidden = self._decoder.forward(batch, self._store)
         if not batch.draws:
             return []
-        logits = self._llama.logits(hidden[torch.from_numpy(batch.drawn).to(self._device)])
-        return _sample(logits, batch.draws)
+        logits = self._decoder.logits(hidden, batch)
+        tokens = self._draw_tokens(logits, [draw for _, draw in batch.draws])
+        logprobs = _logprobs(logits, batch.draws, tokens)
+        return [Sampled(key, token, logprobs.get(key)) for (key, _), token in zip(batch.draws, tokens, strict=True)]
 
 
-def _sample(logits: torch.Tensor, draws: Sequence[tuple[int, Draw]]) -> list[Sampled]:
-    tokens = draw_tokens(logits, [draw for _, draw in draws])
-    logprobs = _logprobs(logits, draws, tokens)
-    return [Sampled(key, token, logprobs.get(key)) for (key, _), token in zip(draws, tokens, strict=True)]
+class _ReferenceDecoder:
+    """Plain torch, on any device."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._device = model.device
+        self._llama = Llama(model.shape, model.weights)
+
+    def forward(self, batch: Batch, store: KvStore) -> torch.Tensor:
+        tokens, positions = self._place(batch.tokens), self._place(batch.positions)
+        return self._llama.forward(tokens, positions, ReferencePlan(store, batch))
+
+    def logits(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return self._llama.logits(hidden, self._place(batch.drawn))
+
+    def _place(self, numbers: Ints) -> torch.Tensor:
+        return torch.from_numpy(numbers).to(self._device)
+
+
+class _KernelDecoder:
+    """The CPU kernels."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._llama = PackedLlama(model.shape, model.weights)
+        self._num_heads = model.shape.num_heads
+
+    def forward(self, batch: Batch, store: KvStore) -> torch.Tensor:
+        tokens, positions = torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions)
+        return self._llama.forward(tokens, positions, CpuPlan(store, batch, num_heads=self._num_heads))
+
+    def logits(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return self._llama.logits(hidden, torch.from_numpy(batch.drawn))
 
 
 def _logprobs(

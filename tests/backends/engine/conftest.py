@@ -10,7 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig, LlamaConfig, LlamaForCausalLM
 
+from backends.engine.csrc.build import load_kernels
 from backends.engine.model.loader import LoadedModel, load
+from gateway import model_store
 
 GreedyCheck = Callable[[Sequence[int], Sequence[int]], None]
 
@@ -20,6 +22,14 @@ torch.set_num_threads(2)  # as the engine does; more would only wait for one ano
 def _silent(what: str, done: int, total: int) -> None:
     assert what == "weights"
     assert 0 <= done <= total
+
+
+@pytest.fixture(scope="session")
+def kernels() -> Path:
+    """Compile and load the CPU kernels; gives the folder that keeps them, which the engine shares."""
+    folder = model_store.cache_folder() / "compiled"
+    load_kernels(folder, progress=lambda what, done, total: None)
+    return folder
 
 
 @pytest.fixture(scope="session")

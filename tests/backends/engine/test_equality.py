@@ -20,6 +20,8 @@ from backends.engine.types import SamplingParams, Submission
 GreedyCheck = Callable[[Sequence[int], Sequence[int]], None]
 
 NUM_TOKENS = 16
+ON_KERNELS = pytest.mark.parametrize("on_kernels", [True, False], ids=["kernels", "reference"])
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def _settings(model: LoadedModel, **changes: object) -> EngineConfig:
@@ -39,9 +41,9 @@ def _settings(model: LoadedModel, **changes: object) -> EngineConfig:
 class _Engine:
     """A scheduler over a real model, its books checked after every step."""
 
-    def __init__(self, model: LoadedModel, settings: EngineConfig) -> None:
+    def __init__(self, model: LoadedModel, settings: EngineConfig, *, kernels: bool = True) -> None:
         self.scheduler = Scheduler(settings)
-        self._runner = Runner(model, num_pages=settings.num_pages, page_size=settings.page_size)
+        self._runner = Runner(model, num_pages=settings.num_pages, page_size=settings.page_size, kernels=kernels)
         self._num_submitted = 0
 
     def answer(
@@ -77,8 +79,14 @@ def _tiny_prompts() -> list[list[int]]:
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("budget", [1, 7, 64])
 @pytest.mark.parametrize("page_size", [1, 16])
+@ON_KERNELS
 def test_every_way_of_batching_gives_the_same_tokens(
-    tiny_model: LoadedModel, tiny_greedy: GreedyCheck, page_size: int, budget: int, prefix_cache: bool
+    tiny_model: LoadedModel,
+    tiny_greedy: GreedyCheck,
+    page_size: int,
+    budget: int,
+    prefix_cache: bool,
+    on_kernels: bool,
 ) -> None:
     prompts = _tiny_prompts()
     settings = _settings(
@@ -89,7 +97,7 @@ def test_every_way_of_batching_gives_the_same_tokens(
         max_batched_tokens=budget,
         prefix_cache=prefix_cache,
     )
-    engine = _Engine(tiny_model, settings)
+    engine = _Engine(tiny_model, settings, kernels=on_kernels)
 
     first = engine.answer(prompts)
     again = engine.answer(prompts)
@@ -101,10 +109,13 @@ def test_every_way_of_batching_gives_the_same_tokens(
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_preemption_changes_no_token(tiny_model: LoadedModel, tiny_greedy: GreedyCheck, page_size: int) -> None:
+@ON_KERNELS
+def test_preemption_changes_no_token(
+    tiny_model: LoadedModel, tiny_greedy: GreedyCheck, page_size: int, on_kernels: bool
+) -> None:
     prompts = _tiny_prompts()
     settings = _settings(tiny_model, page_size=page_size, num_pages=128 // page_size, admission="greedy")
-    engine = _Engine(tiny_model, settings)
+    engine = _Engine(tiny_model, settings, kernels=on_kernels)
 
     answers = engine.answer(prompts)
 
@@ -155,12 +166,16 @@ def test_seeded_answers_depend_on_no_neighbour_no_order_and_no_preemption(tiny_m
     assert [answers([index])[0] for index in forward[:3]] == reference[:3]
 
 
-def test_a_seeded_answer_does_not_depend_on_its_neighbours(tiny_model: LoadedModel) -> None:
+@ON_KERNELS
+def test_a_seeded_answer_does_not_depend_on_its_neighbours(tiny_model: LoadedModel, on_kernels: bool) -> None:
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=1.0, top_p=0.95, seed=3, ignore_eos=True)
     prompts = _tiny_prompts()[:4]
 
-    together = _Engine(tiny_model, _settings(tiny_model)).answer(prompts, params)
-    alone = [_Engine(tiny_model, _settings(tiny_model)).answer([prompt], params)[0] for prompt in prompts]
+    def engine() -> _Engine:
+        return _Engine(tiny_model, _settings(tiny_model), kernels=on_kernels)
+
+    together = engine().answer(prompts, params)
+    alone = [engine().answer([prompt], params)[0] for prompt in prompts]
 
     assert alone == together
 
@@ -184,13 +199,15 @@ def test_logprobs_come_with_the_tokens(tiny_model: LoadedModel) -> None:
 PROMPTS = [row["ids"] for row in json.loads((Path(__file__).parent / "prompts.json").read_text())]
 
 
-@pytest.mark.parametrize(("page_size", "prefix_cache"), [(16, True), (1, False)])
+@pytest.mark.parametrize(
+    ("page_size", "prefix_cache", "on_kernels"), [(16, True, True), (1, False, True), (16, True, False)]
+)
 def test_the_built_in_model_answers_20_prompts_as_transformers(
-    smollm: LoadedModel, smollm_greedy: GreedyCheck, page_size: int, prefix_cache: bool
+    smollm: LoadedModel, smollm_greedy: GreedyCheck, page_size: int, prefix_cache: bool, on_kernels: bool
 ) -> None:
     assert len(PROMPTS) == 20
     settings = _settings(smollm, page_size=page_size, num_pages=4096 // page_size, prefix_cache=prefix_cache)
-    engine = _Engine(smollm, settings)
+    engine = _Engine(smollm, settings, kernels=on_kernels)
     brief = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
 
     batched = engine.answer(PROMPTS)
@@ -205,11 +222,12 @@ def test_the_built_in_model_answers_20_prompts_as_transformers(
 @pytest.mark.long
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("page_size", [1, 16])
+@ON_KERNELS
 def test_the_built_in_model_answers_alike_alone_batched_and_from_the_cache(
-    smollm: LoadedModel, smollm_greedy: GreedyCheck, page_size: int, prefix_cache: bool
+    smollm: LoadedModel, smollm_greedy: GreedyCheck, page_size: int, prefix_cache: bool, on_kernels: bool
 ) -> None:
     settings = _settings(smollm, page_size=page_size, num_pages=4096 // page_size, prefix_cache=prefix_cache)
-    engine = _Engine(smollm, settings)
+    engine = _Engine(smollm, settings, kernels=on_kernels)
 
     batched = engine.answer(PROMPTS)
 

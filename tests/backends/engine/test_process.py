@@ -47,7 +47,8 @@ async def test_the_process_reports_answers_and_ends_on_sigterm(
         status = await process.wait()
     await client.aclose()
 
-    assert progress[-1] == {"event": "progress", "what": "weights", "done": 2, "total": 2}
+    weights = [event for event in progress if event["what"] == "weights"]  # kernels may be compiled after them
+    assert weights[-1] == {"event": "progress", "what": "weights", "done": 2, "total": 2}
     assert ready == {
         "event": "ready", "address": address, "name": "tiny", "revision": tiny_model.revision, "vocab_size": 97,
         "max_len": 256, "eos_ids": [96], "dtype": "float32", "device": "cpu", "page_size": 1,
