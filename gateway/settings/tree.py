@@ -253,6 +253,7 @@ class EngineSettings(Section):
     max_overtakes: NonNegativeInt = 32
     prefix_cache: bool = True
     threads: AutoCount = None
+    kernels: Literal["auto", "reference"] = "auto"
     connect: str | None = None
 
 

@@ -69,6 +69,8 @@ def engine_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--priority-age-s": f"{engine.priority_age_s:g}",
         "--max-overtakes": str(engine.max_overtakes),
         "--threads": str(threads),
+        "--kernels": engine.kernels,
+        "--compiled": str(model_store.compiled_folder()),
     }
     words = [word for pair in arguments.items() for word in pair]
     if not engine.prefix_cache:
