@@ -119,7 +119,9 @@ def test_every_part_is_ready_and_gives_its_numbers(whole: Served) -> None:
     ready = httpx.get(f"{whole.url}/health/ready", timeout=10)
     page = httpx.get(f"{whole.url}/metrics", timeout=10).text
 
-    assert ready.json()["parts"] == dict.fromkeys(["store", "log", "log_shipper", "engine", "cache_owner"], "ok")
+    assert ready.json()["parts"] == dict.fromkeys(
+        ["store", "log", "log_shipper", "engine", "cache_owner", "keys"], "ok"
+    )
     for part in ("engine", "cache_owner", "log_shipper"):
         assert f'lamina_part_up{{part="{part}"}} 1.0' in page
 
@@ -130,7 +132,7 @@ def test_the_record_of_a_call_names_every_layer(client: OpenAI, whole: Served) -
     record = httpx.get(f"{whole.url}/admin/calls/{headers['x-lamina-call']}", timeout=10).json()
 
     assert record["backend"] == "engine"
-    layers = ["call_log", "input_checks", "exact_cache", "semantic_cache", "output_checks", "router"]
+    layers = ["call_log", "limits", "input_checks", "exact_cache", "semantic_cache", "output_checks", "router"]
     assert [span["name"] for span in record["spans"]] == layers
 
 
