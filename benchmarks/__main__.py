@@ -89,11 +89,21 @@ def chat(text: str, *, model: str) -> dict[str, Any]:
 def show(rows: list[Row]) -> None:
     """Print the table."""
     table = Table(title="Lamina, as a client on the same machine sees it")
-    for heading in ("case", "clients", "requests", "requests/s", "p50 ms", "p99 ms", "CPU ms/request", "tokens/s"):
+    for heading in (
+        "case",
+        "clients",
+        "requests",
+        "requests/s",
+        "p50 ms",
+        "p99 ms",
+        "CPU ms/request",
+        "tokens/s",
+        "otherwise",
+    ):
         table.add_column(heading, justify="left" if heading == "case" else "right")
     for row in rows:
-        name, clients, requests, *figures = asdict(row).values()
-        table.add_row(name, str(clients), str(requests), *(f"{figure:,.2f}" for figure in figures))
+        name, clients, requests, *figures, otherwise = asdict(row).values()
+        table.add_row(name, str(clients), str(requests), *(f"{figure:,.2f}" for figure in figures), str(otherwise))
     Console(width=120).print(table)
 
 

@@ -27,6 +27,8 @@ class Row:
     p99_ms: float
     cpu_ms_per_request: float
     output_tokens_per_s: float
+    num_otherwise: int
+    """How many calls were answered by another layer than the case is about: a cache that was too slow, for one."""
 
 
 async def closed_loop(
@@ -38,20 +40,21 @@ async def closed_loop(
     body_of: Callable[[int], dict[str, Any]],
     expect_cache: str,
 ) -> Row:
-    """Send `num_requests` chat calls and measure them; raises where one is not answered as expected."""
+    """Send `num_requests` chat calls and measure them; raises where one is not answered."""
     numbers = itertools.count()
     latencies: list[float] = []
-    tokens = 0
+    tokens = num_otherwise = 0
 
     async def client(session: aiohttp.ClientSession) -> None:
-        nonlocal tokens
+        nonlocal tokens, num_otherwise
         while (number := next(numbers)) < num_requests:
             begun = time.perf_counter()
             async with session.post(f"{server.url}/v1/chat/completions", json=body_of(number)) as reply:
                 answer = await reply.json()
             latencies.append(time.perf_counter() - begun)
-            if reply.status != 200 or reply.headers["x-lamina-cache"] != expect_cache:
-                raise SystemExit(f"{name}: {reply.status} {reply.headers.get('x-lamina-cache')} {answer}")
+            if reply.status != 200:
+                raise SystemExit(f"{name}: {reply.status} {answer}")
+            num_otherwise += reply.headers["x-lamina-cache"] != expect_cache
             tokens += answer["usage"]["completion_tokens"]
 
     connector = aiohttp.TCPConnector(limit=concurrency)
@@ -68,4 +71,5 @@ async def closed_loop(
         p99_ms=statistics.quantiles(latencies, n=100)[98] * 1e3,
         cpu_ms_per_request=cpu_s / num_requests * 1e3,
         output_tokens_per_s=tokens / wall_s,
+        num_otherwise=num_otherwise,
     )

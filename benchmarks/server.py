@@ -51,7 +51,7 @@ def serving() -> Iterator[Server]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "gateway.cli", "serve", "--port", str(port)]
+        command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--port", str(port)]
         process = subprocess.Popen(command, cwd=folder, stdout=sys.stderr)
         try:
             url = f"http://127.0.0.1:{port}"
