@@ -50,6 +50,20 @@ def valkey_url(valkey_socket: Path) -> str:
 
 
 @pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """Run a real Postgres; its files lie where the user that it runs as under root may read them."""
+    with tempfile.TemporaryDirectory(prefix="lt-pg-", ignore_cleanup_errors=True) as folder:
+        os.environ.setdefault("XDG_RUNTIME_DIR", folder)
+        import pgserver  # heavy, and looks at the environment when it is imported
+
+        server = pgserver.get_server(folder + "/data", cleanup_mode="stop")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+@pytest.fixture(scope="session")
 def language_model() -> Path:
     """Give the built-in language model's GGUF, fetched where it is not here yet."""
     return model_store.fetch("smollm2-135m-instruct")

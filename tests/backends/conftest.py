@@ -1,4 +1,4 @@
-"""What the tests of the backends share: the real model's text side, read once, and a scripted engine."""
+"""What the tests of the backends share: the real model's text side, read once, and a scripted engine and upstream."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from backends.local.link import EngineLink
 from backends.local.model import LocalModel
 from backends.local.text import LocalText
 from tests.backends.fake_engine import FakeEngine
+from tests.backends.remote.fake_upstream import FakeUpstream
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +38,11 @@ async def link(engine: FakeEngine) -> AsyncIterator[EngineLink]:
 @pytest.fixture
 def backend(link: EngineLink, text: LocalText, language_model: Path) -> LocalBackend:
     return LocalBackend(LocalModel(link, path=language_model, load=lambda path: text))
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[FakeUpstream]:
+    upstream = FakeUpstream()
+    await upstream.start()
+    yield upstream
+    await upstream.stop()

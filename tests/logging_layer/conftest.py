@@ -25,20 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[index] = item
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """Run a real Postgres; its files lie where the user that it runs as under root may read them."""
-    with tempfile.TemporaryDirectory(prefix="lt-pg-", ignore_cleanup_errors=True) as folder:
-        os.environ.setdefault("XDG_RUNTIME_DIR", folder)
-        import pgserver  # heavy, and looks at the environment when it is imported
-
-        server = pgserver.get_server(folder + "/data", cleanup_mode="stop")
-        try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
-
-
 @pytest.fixture
 def postgres_url(postgres_server: str) -> str:
     """Give the URL of an empty database."""

@@ -28,14 +28,6 @@ KEY = "sk-ant-very-secret"
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[FakeUpstream]:
-    upstream = FakeUpstream()
-    await upstream.start()
-    yield upstream
-    await upstream.stop()
-
-
-@pytest.fixture
 async def backend(upstream: FakeUpstream) -> AsyncIterator[RemoteBackend]:
     backend = build_anthropic(base_url=upstream.url, upstream_model="there", api_key=Secret(KEY))
     yield backend

@@ -13,14 +13,6 @@ KEY = "sk-very-secret"
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[FakeUpstream]:
-    upstream = FakeUpstream()
-    await upstream.start()
-    yield upstream
-    await upstream.stop()
-
-
-@pytest.fixture
 async def backend(upstream: FakeUpstream) -> AsyncIterator[RemoteBackend]:
     backend = build_openai_compatible(base_url=upstream.url, upstream_model="there", api_key=Secret(KEY))
     yield backend
