@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,7 @@ Url = Annotated[str, typer.Option(help="Where the gateway listens.")]
 
 def main() -> None:
     """Run the command line; what is refused is one line on stderr."""
+    add_commands(sys.argv[1:])
     try:
         app()
     except Refused as exc:
@@ -43,6 +45,14 @@ def main() -> None:
         sys.exit(exc.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def add_commands(arguments: list[str]) -> None:
+    """Add the commands of other folders, each where it is asked for or where all are listed."""
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for command in entry_points(group="lamina.commands"):
+        if asked in (None, command.name):
+            app.add_typer(command.load(), name=command.name)
 
 
 @app.command()

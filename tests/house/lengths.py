@@ -25,11 +25,13 @@ def problems_of(path: Path) -> list[str]:
     """Say what is wrong with one file's size or, for requirement files, its lines."""
     if path.parts[0] == "requirements":
         return [f"{path}: names an index"] if INDEX_LINE.search(path.read_text()) else []
-    if path.suffix != ".py":
+    if path.suffix not in (".py", ".cpp", ".h", ".js", ".css", ".html"):
         return []
     text = path.read_text()
     lines = text.splitlines()
     found = [f"{path}: {len(lines)} lines, at most {MAX_FILE_LINES}"] if len(lines) > MAX_FILE_LINES else []
+    if path.suffix != ".py":
+        return found
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 SOURCE = Path(__file__).with_name("ops.cpp")
+"""The one text to compile; it includes the headers beside it."""
 _FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-Wno-psabi")
 _COMPILERS = ("g++", "c++")
 _TIMEOUT_S = 300.0
@@ -66,7 +67,8 @@ def _command(output: Path) -> Sequence[str]:
 
 def _fingerprint() -> str:
     """Return a name for all that the library's code depends on."""
-    parts = (SOURCE.read_text(), *_FLAGS, torch.__version__, platform.machine(), _cpu_flags())
+    sources = sorted((*SOURCE.parent.glob("*.h"), SOURCE))
+    parts = (*(source.read_text() for source in sources), *_FLAGS, torch.__version__, platform.machine(), _cpu_flags())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

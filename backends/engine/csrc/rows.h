@@ -1,0 +1,62 @@
+// What happens to a row between the products: normalising, rotating, and storing keys and values.
+#pragma once
+#include "threads.h"
+#include "vectors.h"
+
+namespace lamina {
+
+template <class T>
+void normalise(const float* hidden, const int64_t* index, int64_t rows, int64_t width, const float* weight, float epsilon,
+               T* out) {
+  share_rows(rows, [&](int64_t row) {
+    const float* from = hidden + (index ? index[row] : row) * width;
+    Floats squares = {};
+    for (int64_t i = 0; i < width; i += kLanes) {
+      const Floats value = load(from + i, width - i);
+      squares += value * value;
+    }
+    const float scale = 1.0f / std::sqrt(sum(squares) / width + epsilon);
+    for (int64_t i = 0; i < width; i += kLanes)
+      store(out + row * width + i, load(from + i, width - i) * scale * load(weight + i, width - i), width - i);
+  });
+}
+
+template <class T>
+struct Store {  // one layer's keys and values, each (pages, kv_heads, slots, dim)
+  T *keys, *values;
+  int64_t kv_heads, slots, dim;
+  int64_t offset(int64_t page, int64_t head, int64_t slot) const { return ((page * kv_heads + head) * slots + slot) * dim; }
+};
+
+// Rotate dimension i with i + dim / 2.
+template <class T>
+inline void rotate(const float* from, const float* cosines, const float* sines, int64_t half, T* to) {
+  for (int64_t i = 0; i < half; i += kLanes) {
+    const int64_t count = half - i;
+    const Floats a = load(from + i, count), b = load(from + half + i, count);
+    const Floats c = load(cosines + i, count), s = load(sines + i, count);
+    store(to + i, a * c - b * s, count);
+    store(to + half + i, b * c + a * s, count);
+  }
+}
+
+// heads (tokens, heads + 2 kv_heads, dim): rotated queries go out, rotated keys and plain values into the store.
+template <class T>
+void rotate_and_store(const float* heads, int64_t tokens, int64_t num_heads, const float* cosines, const float* sines,
+                      const int64_t* positions, const int64_t* slots, Store<T> to, T* queries) {
+  const int64_t half = to.dim / 2;
+  share_rows(tokens, [&](int64_t token) {
+    const float* from = heads + token * (num_heads + 2 * to.kv_heads) * to.dim;
+    const float *c = cosines + positions[token] * half, *s = sines + positions[token] * half;
+    for (int64_t head = 0; head < num_heads; ++head, from += to.dim)
+      rotate(from, c, s, half, queries + (token * num_heads + head) * to.dim);
+    const int64_t page = slots[token] / to.slots, slot = slots[token] % to.slots;
+    for (int64_t head = 0; head < to.kv_heads; ++head, from += to.dim)
+      rotate(from, c, s, half, to.keys + to.offset(page, head, slot));
+    for (int64_t head = 0; head < to.kv_heads; ++head, from += to.dim)
+      for (int64_t i = 0; i < to.dim; i += kLanes)
+        store(to.values + to.offset(page, head, slot) + i, load(from + i, to.dim - i), to.dim - i);
+  });
+}
+
+}  // namespace lamina

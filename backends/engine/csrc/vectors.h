@@ -1,0 +1,101 @@
+// Vectors of 16 floats in GCC's own notation, so that one text compiles for any CPU: how they are read, written and summed.
+#pragma once
+#include <ATen/ATen.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace lamina {
+
+using BFloat16 = c10::BFloat16;
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+
+constexpr int64_t kLanes = 16;
+
+inline Floats broadcast(float value) { return value - Floats{}; }
+
+inline Floats load(const float* from) {
+  Floats value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+inline Floats load(const BFloat16* from) {
+  Halves value;
+  std::memcpy(&value, from, sizeof value);
+  return (Floats)(__builtin_convertvector(value, Words) << 16);
+}
+
+inline void store(float* to, Floats value) { std::memcpy(to, &value, sizeof value); }
+
+inline void store(BFloat16* to, Floats value) {
+#ifdef __AVX512BF16__
+  const auto half = _mm512_cvtneps_pbh((__m512)value);
+#else
+  const Words bits = (Words)value, even = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const auto half = __builtin_convertvector(value == value ? even : Words{} + 0x7fc0, Halves);
+#endif
+  std::memcpy(to, &half, sizeof half);
+}
+
+// The last vector of a run that is no multiple of 16: zeros stand for what is not there.
+template <class T>
+inline Floats load(const T* from, int64_t count) {
+  if (count >= kLanes) return load(from);
+  T padded[kLanes] = {};
+  std::copy_n(from, count, padded);
+  return load(padded);
+}
+
+template <class T>
+inline void store(T* to, Floats value, int64_t count) {
+  if (count >= kLanes) return store(to, value);
+  T padded[kLanes];
+  store(padded, value);
+  std::copy_n(padded, count, to);
+}
+
+inline float sum(Floats value) {
+  float total = 0;
+  for (int64_t lane = 0; lane < kLanes; ++lane) total += value[lane];
+  return total;
+}
+
+// exp to about one unit in the last place; 0 below -87, where floats end.
+inline Floats exponential(Floats x) {
+  const Floats low = broadcast(-87.0f), high = broadcast(88.0f);
+  const auto is_zero = x < low;
+  x = x < low ? low : x;
+  x = x > high ? high : x;
+  const Floats round = broadcast(12582912.0f);
+  const Floats whole = (x * 1.44269504f + round) - round;
+  const Floats rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+  Floats poly = broadcast(1.9875691500e-4f);
+  for (float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+    poly = poly * rest + factor;
+  poly = poly * rest * rest + rest + 1.0f;
+  const Words scale = (Words)(__builtin_convertvector(whole, Ints) + 127) << 23;
+  return is_zero ? Floats{} : poly * (Floats)scale;
+}
+
+// Sums of 16 vectors as the lanes of one: four rounds that each halve the vectors.
+
+inline Floats sums_of(Floats (&v)[16]) {
+  constexpr Ints l8 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
+  constexpr Ints l4 = {0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27};
+  constexpr Ints l2 = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
+  constexpr Ints l1 = {0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30};
+  for (int i = 0; i < 8; ++i) v[i] = __builtin_shuffle(v[i], v[i + 8], l8) + __builtin_shuffle(v[i], v[i + 8], l8 + 8);
+  for (int i = 0; i < 4; ++i) v[i] = __builtin_shuffle(v[i], v[i + 4], l4) + __builtin_shuffle(v[i], v[i + 4], l4 + 4);
+  for (int i = 0; i < 2; ++i) v[i] = __builtin_shuffle(v[i], v[i + 2], l2) + __builtin_shuffle(v[i], v[i + 2], l2 + 2);
+  return __builtin_shuffle(v[0], v[1], l1) + __builtin_shuffle(v[0], v[1], l1 + 1);
+}
+
+}  // namespace lamina
