@@ -13,6 +13,7 @@ from backends.local.link import EngineLink
 from backends.local.model import LocalModel
 from backends.local.tokens import LocalTokens
 from backends.openai_compatible import build_openai_compatible
+from backends.openai_compatible.providers import ANY, PROVIDERS
 from backends.remote import Timeouts
 from orchestration.core.errors import BackendError
 from orchestration.core.protocols import Backend
@@ -24,16 +25,23 @@ KINDS: Mapping[str, frozenset[Kind]] = {
     "engine": _TEXT,
     "echo": _TEXT,
     "anthropic": frozenset({Kind.CHAT}),
-    "openai_compatible": _TEXT | {Kind.EMBEDDING},
+    "openai_compatible": ANY.kinds,
+    "embedder": frozenset({Kind.EMBEDDING, Kind.RERANK}),
 }
 """The kinds of calls that each type of backend answers."""
+
+
+def kinds_of(type: str, provider: str | None) -> frozenset[Kind]:
+    """Return the kinds of calls that a backend answers; a provider's server may answer fewer than its type."""
+    return KINDS[type] if provider is None else PROVIDERS[provider].kinds
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
     """One backend of a model's: `model` is our alias for it, `upstream_model` its name there.
 
-    `base_url` and `api_key` are for remote types; `engine_address` (`unix:///path`, `tcp://host:port`) and
+    `base_url` and `api_key` are for remote types, `provider` and `drops` (leave out what the provider does not take)
+    for `openai_compatible`; `engine_address` (`unix:///path`, `tcp://host:port`) and
     `model_path` (for the tokenizer and the chat template) for the type `engine`.
     """
 
@@ -42,6 +50,8 @@ class BackendOptions:
     upstream_model: str | None = None
     base_url: str | None = None
     api_key: Secret | None = None
+    provider: str | None = None
+    drops: bool = False
     connect_s: float = 5.0
     first_token_s: float = 60.0
     total_s: float = 600.0
@@ -124,10 +134,12 @@ def _build_anthropic(options: BackendOptions) -> Backend:
 
 
 def _build_openai_compatible(options: BackendOptions) -> Backend:
-    if options.base_url is None:
+    if options.base_url is None and options.provider is None:
         raise ValueError(f"model '{options.model}': the type openai_compatible needs base_url")
     return build_openai_compatible(
         base_url=options.base_url,
+        provider=options.provider,
+        drops=options.drops,
         upstream_model=options.upstream_model,
         api_key=options.api_key,
         timeouts=Timeouts(options.connect_s, options.first_token_s, options.total_s),

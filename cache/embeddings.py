@@ -1,13 +1,14 @@
-"""`/v1/embeddings` from our own encoder."""
+"""`/v1/embeddings` and `/v1/rerank` from our own encoder."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from cache.owner_client import Embedded
+from cache.reranking import rank, ranked_texts
 from cache.semantic import IndexFault
-from orchestration.core import Call, Delta, Event, Finish, Part, Start, Usage
+from orchestration.core import Call, Delta, Event, Finish, Kind, Part, Start, Usage
 from orchestration.core.errors import (
     BackendError,
     BackendTimeout,
@@ -34,7 +35,8 @@ class EmbeddingSource(Protocol):
 
 
 class EmbeddingBackend:
-    """Answer embedding calls: one payload `[{"index", "embedding"}]`, and usage in the model's tokens.
+    """Answer embedding calls, one payload `[{"index", "embedding"}]`, and rerank calls, one payload
+    `[{"index", "relevance_score"}]` of cosines; usage is in the model's tokens.
 
     Raises `InvalidRequest` for an input that is no text (or 2,048 of them), for token ids and for `dimensions` other
     than the model's; `ContextTooLong` for a text over the model's tokens; `Overloaded` where the queue is full. The
@@ -54,22 +56,28 @@ class EmbeddingBackend:
 
     async def __call__(self, call: Call, /) -> AsyncGenerator[Event, None]:
         """Answer the call."""
-        texts = _texts_of(call.request.fields.get("input"))
+        fields = call.request.fields
+        is_rerank = call.kind is Kind.RERANK
+        param = "documents" if is_rerank else "input"
+        texts = ranked_texts(fields) if is_rerank else _texts_of(fields.get("input"))
         try:
             embedded = await self._client.embed(texts, timeout_s=self._timeout_s)
         except IndexFault as fault:
-            raise _error_of(fault) from fault
-        dimensions = call.request.fields.get("dimensions")
+            raise _error_of(fault, param) from fault
+        data = rank(embedded.vectors, top_n=fields.get("top_n")) if is_rerank else self._vectors(embedded, fields)
+        yield Start(self._model, self._name)
+        yield Delta(part=Part.PAYLOAD, data=data)
+        yield Finish(usage=Usage(prompt_tokens=sum(embedded.num_tokens)))
+
+    def _vectors(self, embedded: Embedded, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+        dimensions = fields.get("dimensions")
         width = embedded.vectors.shape[1]
         if dimensions not in (None, width):
             raise InvalidRequest(
                 f"'dimensions' is {width} for the model '{self._model}', not {dimensions!r}; leave it out.",
                 param="dimensions",
             )
-        data = [{"index": place, "embedding": vector.tolist()} for place, vector in enumerate(embedded.vectors)]
-        yield Start(self._model, self._name)
-        yield Delta(part=Part.PAYLOAD, data=data)
-        yield Finish(usage=Usage(prompt_tokens=sum(embedded.num_tokens)))
+        return [{"index": place, "embedding": vector.tolist()} for place, vector in enumerate(embedded.vectors)]
 
     async def check_health(self) -> str | None:
         """Say what is wrong, in a phrase, or None."""
@@ -94,12 +102,12 @@ def _texts_of(given: Any) -> list[str]:
     return texts
 
 
-def _error_of(fault: IndexFault) -> LaminaError:
+def _error_of(fault: IndexFault, param: str) -> LaminaError:
     match fault.code:
         case "too_long":
-            return ContextTooLong(f"The input is too long: {fault}.", param="input")
+            return ContextTooLong(f"The input is too long: {fault}.", param=param)
         case "bad_params":
-            return InvalidRequest(f"The input cannot be encoded: {fault}.", param="input")
+            return InvalidRequest(f"The input cannot be encoded: {fault}.", param=param)
         case "busy":
             return Overloaded(f"The embedder is busy: {fault}.", retry_after_s=1.0)
         case "slow":

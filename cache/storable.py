@@ -44,6 +44,9 @@ def _why_incomplete(call: Call, events: Sequence[Event]) -> str | None:
     if call.kind is Kind.EMBEDDING:
         num_vectors = sum(len(delta.data) for delta in deltas if isinstance(delta.data, list))
         return "incomplete" if num_vectors < _num_inputs(call, "input") else None
+    if call.kind is Kind.RERANK:
+        num_results = sum(len(delta.data) for delta in deltas if isinstance(delta.data, list))
+        return "incomplete" if num_results < _num_ranked(call) else None
     if call.kind not in _GENERATING:
         return None
     num_choices = call.request.num_choices * (_num_inputs(call, "prompt") if call.kind is Kind.COMPLETION else 1)
@@ -51,6 +54,11 @@ def _why_incomplete(call: Call, events: Sequence[Event]) -> str | None:
         return "incomplete"
     unfit = sorted(set(finish.reasons.values()) - _COMPLETE)
     return f"finish_{unfit[0]}" if unfit else None
+
+
+def _num_ranked(call: Call) -> int:
+    num_documents, top_n = _num_inputs(call, "documents"), call.request.fields.get("top_n")
+    return min(num_documents, top_n) if isinstance(top_n, int) else num_documents
 
 
 def _num_inputs(call: Call, field: str) -> int:

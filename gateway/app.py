@@ -19,6 +19,7 @@ from gateway.dialects import (
     OpenAICompletions,
     OpenAIEmbeddings,
     OpenAIResponses,
+    Rerank,
 )
 from gateway.edge import Edge, Endpoint
 from gateway.endpoints import Generation, Health, Models, Tokens
@@ -38,6 +39,8 @@ DIALECTS: Mapping[str, type[Dialect]] = {
     "/v1/messages": AnthropicMessages,
     "/v1/responses": OpenAIResponses,
 }
+    "/v1/rerank": Rerank,
+    "/v2/rerank": Rerank,
 
 
 class Lamina(FastAPI):

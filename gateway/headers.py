@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from orchestration.core import CacheControl, CacheStatus, Controls, Notes
 from orchestration.core.errors import InvalidRequest
+from orchestration.core.notes import DROPPED_PARAMS
 
 MAX_REQUEST_ID_CHARS = 128
 RATE_LIMIT = "ratelimit"
@@ -64,6 +65,9 @@ def decision_headers(
     backend = notes.backend or backend
     if backend is not None:
         headers.append((b"x-lamina-backend", header_value(backend)))
+    dropped = notes.extra.get(DROPPED_PARAMS)
+    if dropped is not None:
+        headers.append((b"x-lamina-dropped", header_value(", ".join(dropped))))
     if cache.status in (CacheStatus.EXACT, CacheStatus.SEMANTIC):
         headers += _hit_headers(notes, now)
         headers.append((b"x-lamina-cost-usd", b"0"))

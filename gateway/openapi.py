@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.openapi_anthropic import anthropic_schemas
+from gateway.openapi_rerank import rerank_schemas
 from gateway.openapi_responses import responses_schemas
 from gateway.openapi_schemas import Schema, ref, schemas
 
 
 def hot_document() -> Mapping[str, Schema]:
     """Return `paths` and `schemas` of the hot endpoints."""
-    return {"paths": _paths(), "schemas": {**schemas(), **anthropic_schemas(), **responses_schemas()}}
+    described = {**schemas(), **anthropic_schemas(), **responses_schemas(), **rerank_schemas()}
+    return {"paths": _paths(), "schemas": described}
 
 
 def _paths() -> Schema:
@@ -23,6 +25,8 @@ def _paths() -> Schema:
         "/v1/chat/completions": _post("Answer a chat, whole or streamed", "ChatRequest", "ChatCompletion", events),
         "/v1/completions": _post("Go on with a text, whole or streamed", "CompletionRequest", "Completion", events),
         "/v1/embeddings": _post("Turn texts into vectors", "EmbeddingRequest", "EmbeddingList", {}),
+        "/v1/rerank": _post("Order documents by their relevance to a query", "RerankRequest", "Ranking", {}),
+        "/v2/rerank": _post("The same, where Cohere's newer client asks for it", "RerankRequest", "Ranking", {}),
         "/v1/responses": _post(
             "Answer with output items, whole or streamed; nothing is stored", "ResponsesRequest", "Response", events
         ),

@@ -54,7 +54,8 @@ class RouteHashes:
             case "embedder":
                 return ["embedder", revision(self._settings.cache.semantic.model)]
             case _:
-                return [backend.type, backend.base_url, backend.model]
+                said = [backend.provider, "drops"] if backend.drop_params else []
+                return [backend.type, backend.base_url, backend.model, *said]
 
 
 def revision(model: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from backends.registry import KINDS
+from backends.registry import kinds_of
 from gateway.cooldowns import RedisCooldowns
 from gateway.deployments import deployment_id
 from gateway.health_watch import HealthWatch
@@ -95,9 +95,7 @@ class RoutingWatch:
 
 
 def _route(settings: Settings, model: ModelSettings, build: BuildBackend, node: str) -> Route:
-    kinds: Sequence[frozenset[Kind]] = [
-        KINDS.get(backend.type, frozenset({Kind.EMBEDDING})) for backend in model.backends
-    ]
+    kinds: Sequence[frozenset[Kind]] = [kinds_of(backend.type, backend.provider) for backend in model.backends]
     terms = tuple(
         Terms(
             id=deployment_id(settings, model, backend, node=node),

@@ -233,6 +233,8 @@ class _Wiring:
                 first_token_s=backend.timeout_s.first_token,
                 total_s=backend.timeout_s.total,
                 engine_address=(engine.connect or f"unix://{self._place.sockets.engine}") if is_engine else None,
+                provider=backend.provider,
+                drops=backend.drop_params,
                 model_path=_located(engine.model) if is_engine else None,
             )
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from backends.openai_compatible.ranking import read_ranks
 from backends.remote.sse import SseFrame
 from backends.remote.wire import WireFault
 from orchestration.core.errors import BackendError
@@ -30,10 +31,11 @@ class AnswerDecoder:
     Nothing is invented: a choice that was begun and got no reason is an answer broken off.
     """
 
-    def __init__(self, kind: Kind, *, backend: str, model: str) -> None:
+    def __init__(self, kind: Kind, *, backend: str, model: str, num_documents: int = 0) -> None:
         self.start = Start(model=model, backend=backend)
         self._kind = kind
         self._backend = backend
+        self._num_documents = num_documents
         self._dialect = "openai.chat" if kind is Kind.CHAT else "openai.completions"
         self._reasons: dict[int, str | None] = {}
         self._usage: Usage | None = None
@@ -49,6 +51,9 @@ class AnswerDecoder:
 
     def read_whole(self, body: bytes) -> list[Event]:
         """Read a whole answer: one delta per part of each choice, and its end."""
+        if self._kind is Kind.RERANK:
+            ranks = orjson.loads(body) if body.lstrip().startswith(b"[") else _parse(body)
+            return read_ranks(ranks, backend=self._backend, num_documents=self._num_documents)
         answer = _parse(body)
         if self._kind is Kind.EMBEDDING:
             return read_embeddings(answer, backend=self._backend)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from backends.openai_compatible.decode import AnswerDecoder
+from backends.openai_compatible.providers import ANY, PROVIDERS, Provider
 from backends.remote.backend import RemoteBackend, Timeouts
 from backends.remote.upstream import Upstream
 from backends.remote.wire import Ask
@@ -13,49 +14,81 @@ from orchestration.core.errors import BackendError
 from orchestration.core.request import Kind, Request
 from orchestration.core.secret import Secret
 
-_PATHS = {Kind.CHAT: "chat/completions", Kind.COMPLETION: "completions", Kind.EMBEDDING: "embeddings"}
+_PATHS = {
+    Kind.CHAT: "chat/completions",
+    Kind.COMPLETION: "completions",
+    Kind.EMBEDDING: "embeddings",
+    Kind.RERANK: "rerank",
+}
 
 
 def build_openai_compatible(
     *,
-    base_url: str,
+    base_url: str | None = None,
+    provider: str | None = None,
+    drops: bool = False,
     name: str | None = None,
     upstream_model: str | None = None,
     api_key: Secret | None = None,
     timeouts: Timeouts | None = None,
 ) -> RemoteBackend:
-    """Build the backend of a server; `base_url` is what stands before `/chat/completions`."""
+    """Build the backend of a server; `base_url` is what stands before `/chat/completions`, by default the provider's.
+
+    With `drops`, fields that the provider does not take are left out; else they are refused by name. Raises
+    `ValueError` for a provider that is not known, and where there is no address.
+    """
+    known = ANY if provider is None else PROVIDERS.get(provider)
+    if known is None:
+        raise ValueError(f"no provider '{provider}'; these are known: {', '.join(PROVIDERS)}")
+    base_url = base_url or known.base_url
+    if base_url is None:
+        raise ValueError("needs base_url, or a provider")
+    if known.is_rooted:
+        base_url = base_url.rstrip("/").removesuffix("/v1")
     limits = timeouts or Timeouts()
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key.reveal()}"}
     upstream = Upstream(
         base_url=base_url, name=name, kind="openai_compatible", headers=headers, connect_s=limits.connect_s
     )
-    return RemoteBackend(OpenAIWire(upstream_model), upstream, api_key=api_key, timeouts=limits)
+    wire = OpenAIWire(upstream_model, provider=known, drops=drops)
+    return RemoteBackend(wire, upstream, api_key=api_key, timeouts=limits)
 
 
 class OpenAIWire:
     """OpenAI's format.
 
-    Every field that the client sent goes along; the model's name is replaced, and a stream is always asked for its
-    usage.
+    Every field that the client sent goes along, as the provider takes it; the model's name is replaced, and a stream
+    is always asked for its usage.
     """
 
     title = "OpenAI's"
-    health_path = "models"
 
-    def __init__(self, model: str | None) -> None:
+    def __init__(self, model: str | None, *, provider: Provider = ANY, drops: bool = False) -> None:
         self._model = model
+        self._provider = provider
+        self._drops = drops
+
+    @property
+    def health_path(self) -> str:
+        """Return a path that costs nothing to ask."""
+        return "health" if self._provider.is_rooted else "models"
 
     def ask(self, request: Request, *, backend: str) -> Ask:
         """Write the request; raises `BackendError` for a kind of call that has no path."""
-        path = _PATHS.get(request.kind)
+        path = self._provider.paths.get(request.kind) or _PATHS.get(request.kind)
         if path is None:
             raise BackendError(f"{backend} has no path for {request.kind} calls")
-        body = {**without_rest(request), "model": self._model or request.model}
+        fields = {**without_rest(request), "model": self._model or request.model}
+        if request.kind is Kind.RERANK:
+            return Ask(path, orjson.dumps(self._provider.ranks.write(fields)))
+        body, dropped = self._provider.adapt(fields, request.kind, name=backend, drops=self._drops)
         if request.is_streamed and request.kind is not Kind.EMBEDDING:
             body["stream_options"] = {**(request.fields.get("stream_options") or {}), "include_usage": True}
-        return Ask(path, orjson.dumps(body))
+        return Ask(path, orjson.dumps(body), dropped=tuple(dropped))
 
     def decoder(self, request: Request, *, backend: str) -> AnswerDecoder:
         """Return the reader of one answer."""
-        return AnswerDecoder(request.kind, backend=backend, model=self._model or request.model)
+        num_documents = len(request.fields["documents"]) if request.kind is Kind.RERANK else 0
+        return AnswerDecoder(
+            request.kind, backend=backend, model=self._model or request.model, num_documents=num_documents
+        )

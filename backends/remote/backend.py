@@ -16,6 +16,7 @@ from backends.remote.wire import Decoder, Wire, WireFault
 from orchestration.core.call import Call
 from orchestration.core.errors import BackendError, LaminaError
 from orchestration.core.events import Delta, Event
+from orchestration.core.notes import DROPPED_PARAMS
 from orchestration.core.secret import Secret
 
 _MAX_FAULT_BYTES = 64 * 1024
@@ -69,6 +70,8 @@ class RemoteBackend:
         """Answer the call; `Start` comes with the first content."""
         clock = self._start_clock(call)
         ask = self._wire.ask(call.request, backend=self.name)
+        if ask.dropped:
+            call.notes.extra[DROPPED_PARAMS] = list(ask.dropped)
         reply = await self._upstream.post(ask.path, ask.body, headers=ask.headers, deadline_s=clock.deadline())
         try:
             if reply.status != 200:

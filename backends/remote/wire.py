@@ -13,11 +13,15 @@ from orchestration.core.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request to the server: the path behind the base address, the body, and headers of its own."""
+    """One request to the server: the path behind the base address, the body, and headers of its own.
+
+    `dropped` names the fields that were left out, as this server does not take them.
+    """
 
     path: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+    dropped: Sequence[str] = ()
 
 
 class WireFault(Exception):

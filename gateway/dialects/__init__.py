@@ -7,6 +7,7 @@ from gateway.dialects.openai_chat import OpenAIChat
 from gateway.dialects.openai_completions import OpenAICompletions
 from gateway.dialects.openai_embeddings import OpenAIEmbeddings
 from gateway.dialects.openai_responses import OpenAIResponses
+from gateway.dialects.rerank import Rerank
 
 __all__ = [
     "Answer",
@@ -17,5 +18,6 @@ __all__ = [
     "OpenAIEmbeddings",
     "OpenAIResponses",
     "Reply",
+    "Rerank",
     "StreamEncoder",
 ]

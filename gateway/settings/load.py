@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from gateway.layers import check_order
 from gateway.refusals import SettingsError
 from gateway.settings.environment import expand, override, source_of
-from gateway.settings.rules import check_rules, with_embedder, with_master_key
+from gateway.settings.rules import check_rules, with_addresses, with_embedder, with_master_key
 from gateway.settings.tree import Settings
 from gateway.settings.unbuilt import UNBUILT_SECTIONS, check_built
 
@@ -74,7 +74,7 @@ def _parse(text: str, environment: Mapping[str, str]) -> Settings:
         errors = sorted(exc.errors(), key=lambda error: error["type"] != "extra_forbidden")
         raise SettingsError(_describe(errors[0], sections)) from exc
     check_built(settings)
-    settings = with_master_key(settings)
+    settings = with_addresses(with_master_key(settings))
     check_rules(settings)
     check_order(settings.layers)
     return with_embedder(settings)

@@ -7,6 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
+from backends.openai_compatible.providers import PROVIDERS
 from gateway.refusals import SettingsError
 from gateway.settings.tree import BackendSettings, ModelSettings, Settings
 from orchestration.core import Secret
@@ -57,6 +58,22 @@ def with_embedder(settings: Settings) -> Settings:
         return settings
     card = ModelSettings(id=model, backends=(BackendSettings(type="embedder"),))
     return settings.model_copy(update={"models": (*settings.models, card)})
+
+
+def with_addresses(settings: Settings) -> Settings:
+    """Write the usual address of each backend's provider where none is named."""
+    models = tuple(
+        model.model_copy(update={"backends": tuple(_with_address(backend) for backend in model.backends)})
+        for model in settings.models
+    )
+    return settings.model_copy(update={"models": models})
+
+
+def _with_address(backend: BackendSettings) -> BackendSettings:
+    known = PROVIDERS.get(backend.provider or "")
+    if known is None or backend.base_url is not None:
+        return backend
+    return backend.model_copy(update={"base_url": known.base_url})
 
 
 def check_rules(settings: Settings) -> None:
@@ -117,6 +134,7 @@ def _check_backend(settings: Settings, backend: BackendSettings, path: str) -> N
         close = difflib.get_close_matches(backend.type, BACKEND_TYPES, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(BACKEND_TYPES)}"
         raise SettingsError(f"{path}.type: unknown backend '{backend.type}'; {hint}")
+    _check_provider(backend, path)
     if backend.type in _EXAMPLES:
         if not (backend.base_url or "").startswith(("http://", "https://")):
             raise SettingsError(
@@ -132,6 +150,18 @@ def _check_backend(settings: Settings, backend: BackendSettings, path: str) -> N
         raise SettingsError(
             f"{path}.model: the {backend.type} runs one model, '{only}' ({section}), not '{backend.model}'"
         )
+
+
+def _check_provider(backend: BackendSettings, path: str) -> None:
+    if backend.provider is not None:
+        if backend.type != "openai_compatible":
+            raise SettingsError(f"{path}.provider: means nothing for a backend of type '{backend.type}'")
+        if backend.provider not in PROVIDERS:
+            close = difflib.get_close_matches(backend.provider, PROVIDERS, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(PROVIDERS)}; or leave it out"
+            raise SettingsError(f"{path}.provider: unknown provider '{backend.provider}'; {hint}")
+    elif backend.drop_params:
+        raise SettingsError(f"{path}.drop_params: needs a provider, whose fields are known; name one or take it out")
 
 
 def _check_keys(settings: Settings) -> None:

@@ -84,11 +84,16 @@ class PriceSettings(Section):
 class BackendSettings(Section):
     """One place that answers a model's calls; which keys count depends on `type`.
 
+    `provider` names the server behind `openai_compatible` (`openai`, `vllm`, `sglang`, `tgi`, `llama_cpp`, `ollama`,
+    `nim`, `tei`, `jina`, `cohere`): its usual address and its differences from OpenAI. What it does not take is a 400
+    that names the field, or left out with `drop_params`.
     `weight` counts with every strategy but round_robin and cost; without a `price` the model's counts.
     """
 
     type: str
     base_url: str | None = None
+    provider: str | None = None
+    drop_params: bool = False
     model: str | None = None
     api_key: SecretText | None = None
     weight: PositiveFloat = 1

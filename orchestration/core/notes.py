@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+DROPPED_PARAMS = "dropped_params"
+"""The key of `Notes.extra` that names the fields which the backend was not told of, as it does not take them."""
+
 
 class CacheStatus(StrEnum):
     """The cache's part in the answer, as `x-lamina-cache` says it; BYPASS means: not looked up."""

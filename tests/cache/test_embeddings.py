@@ -112,3 +112,60 @@ async def test_each_fault_of_the_owner_is_the_error_that_it_means(code: str, err
         await embed(Source(IndexFault(code, "text 0 has 300 tokens")), "a")
 
     assert type(caught.value) is error
+
+
+async def rerank(**fields: Any) -> list[Event]:
+    call = a_call(kind=Kind.RERANK, **{"query": "q", "documents": ["a", {"text": "b"}, "c"], **fields})
+    return [event async for event in EmbeddingBackend(Near(), model="minilm")(call)]
+
+
+class Near(Source):
+    """Give the query's vector, and documents that stand at 0.6, 0.8 and 0.6 to it."""
+
+    async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
+        assert list(texts) == ["q", "a", "b", "c"]
+        vectors = np.array([[1, 0], [0.6, 0.8], [0.8, 0.6], [0.6, -0.8]], dtype=np.float32)
+        return Embedded(vectors, num_tokens=(3,) * 4, embedder="m@1")
+
+
+async def test_documents_are_ranked_by_their_cosine_and_ties_by_their_place() -> None:
+    start, delta, finish = await rerank()
+
+    assert start == Start("minilm", "embedder")
+    assert isinstance(delta, Delta)
+    assert [(item["index"], item["relevance_score"]) for item in delta.data] == [(1, 0.8), (0, 0.6), (2, 0.6)]
+    assert isinstance(finish, Finish)
+    assert finish.usage is not None
+    assert finish.usage.prompt_tokens == 12
+
+
+async def test_no_more_documents_than_asked_for_are_ranked() -> None:
+    _, delta, _ = await rerank(top_n=1)
+
+    assert isinstance(delta, Delta)
+    assert [item["index"] for item in delta.data] == [1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"query": ""}, "query"),
+        ({"documents": []}, "documents"),
+        ({"documents": ["a"] * 1025}, "documents"),
+        ({"documents": ["a", {"text": ""}]}, "documents"),
+    ],
+)
+async def test_what_cannot_be_ranked_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await rerank(**fields)
+
+    assert caught.value.param == param
+
+
+async def test_a_document_that_is_too_long_is_named_as_a_document() -> None:
+    call = a_call(kind=Kind.RERANK, query="q", documents=["a"])
+    source = Source(IndexFault("too_long", "300 tokens, at most 256"))
+    with pytest.raises(ContextTooLong) as caught:
+        [event async for event in EmbeddingBackend(source, model="minilm")(call)]
+
+    assert caught.value.param == "documents"

@@ -23,6 +23,8 @@ async def _answer(call: Call, /) -> AsyncGenerator[Event, None]:
     yield Start("tiny-1", "fake")
     if call.kind is Kind.EMBEDDING:
         yield Delta(part=Part.PAYLOAD, data=[{"index": 0, "embedding": [0.5]}])
+    elif call.kind is Kind.RERANK:
+        yield Delta(part=Part.PAYLOAD, data=[{"index": 0, "relevance_score": 0.5}])
     else:
         yield Delta(text="Hello")
     yield Finish(usage=Usage(1, 1))
