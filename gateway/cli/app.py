@@ -170,6 +170,45 @@ def spend(config: Config = None) -> None:
 
 
 @app.command()
+def tune(  # noqa: PLR0913 - every option is a parameter
+    scored: Annotated[
+        Path | None,
+        typer.Option(help="JSONL of labelled requests, {similarity, correct} a line; the live log by default."),
+    ] = None,
+    cost_call: Annotated[float, typer.Option(help="US dollars that a call to a backend costs.")] = 0.002,
+    cost_wrong: Annotated[float, typer.Option(help="US dollars that a wrong answer costs.")] = 0.05,
+    thresholds: Annotated[
+        str | None, typer.Option(help="Bars parted by commas; every thousandth from 0.5 to 1 by default.")
+    ] = None,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow/--no-mlflow", help="Write the study to MLflow, where the settings name one.")
+    ] = True,
+    mlflow_uri: Annotated[str | None, typer.Option(help="The MLflow server, instead of the settings' one.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the interactive page there, too.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the outcome of each bar there.")] = None,
+    config: Config = None,
+) -> None:
+    """Find the semantic cache's bar from what a wrong answer costs, as a study in MLflow.
+
+    Every bar's hits, wrong hits and net value per 1,000 requests, with intervals as wide as the labels are few. The
+    recommended bar has the most value that the labels vouch for.
+    """
+    from gateway.cli import tune as command  # SQLAlchemy and httpx are not for every command
+
+    request = command.TuneRequest(
+        scored=scored,
+        prices=command.prices_of(cost_call, cost_wrong),
+        bars=command.bars_of(thresholds),
+        has_mlflow=mlflow,
+        mlflow_uri=mlflow_uri,
+        page_path=page,
+        json_path=json_path,
+        config=config,
+    )
+    command.run(request)
+
+
+@app.command()
 def doctor(config: Config = None) -> None:
     """Say what is configured, what is reachable and what is missing, and how to mend it; fails where something is."""
     from gateway.cli import doctor as command  # it looks at every part

@@ -150,6 +150,12 @@ class Mlflow:
         response.raise_for_status()
         return str(response.json()["experiment"]["experiment_id"])
 
+    def get(self, path: str, **params: str) -> dict[str, Any]:
+        """Ask for one thing of its runs, such as `runs/get`."""
+        response = httpx.get(f"{self.uri}/api/2.0/mlflow/{path}", params=params, timeout=30.0)
+        response.raise_for_status()
+        return dict(response.json())
+
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         response = httpx.post(f"{self.uri}{path}", json=body, timeout=30.0)
         response.raise_for_status()

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.app import app
+from gateway.refusals import Refused
+
+
+def write_stream(path: Path, *, hits: int, wrong: int, similarity: float) -> Path:
+    """Write 1,000 requests of which `hits` have a neighbour at `similarity`, `wrong` of them a wrong one."""
+    rows = [{"similarity": similarity if n < hits else 0.3, "correct": n >= wrong} for n in range(1000)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def tune(*arguments: str | Path) -> None:
+    """Run `lamina tune`; what it refuses is raised."""
+    app(["tune", *map(str, arguments)], standalone_mode=False)
+
+
+def test_the_worked_example_is_written_as_json(tmp_path: Path) -> None:
+    low = write_stream(tmp_path / "low.jsonl", hits=970, wrong=57, similarity=0.96)
+    high = write_stream(tmp_path / "high.jsonl", hits=961, wrong=0, similarity=0.995)
+    prices = ("--cost-call", "0.002", "--cost-wrong", "0.05", "--no-mlflow", "--json", tmp_path / "out.json")
+
+    tune("--scored", low, "--thresholds", "0.95", *prices)
+    first = json.loads((tmp_path / "out.json").read_text())["thresholds"][0]
+    tune("--scored", high, "--thresholds", "0.95,0.99", *prices)
+    second = json.loads((tmp_path / "out.json").read_text())["thresholds"][1]
+
+    expected = {
+        "threshold": 0.95,
+        "hits": 970.0,
+        "wrong": 57.0,
+        "saved_usd": 1.94,
+        "lost_usd": 2.85,
+        "value_usd": -0.91,
+    }
+    assert {key: first[key] for key in expected} == expected
+    assert (second["threshold"], second["saved_usd"], second["lost_usd"]) == (0.99, 1.922, 0.0)
+
+
+def test_another_price_of_a_wrong_answer_moves_the_bar(tmp_path: Path) -> None:
+    rows = [{"similarity": 0.9 + n / 10_000, "correct": n % 20 > 2 or n > 800} for n in range(1000)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = []
+    for cost in ("0.004", "0.05"):
+        tune("--scored", tmp_path / "rows.jsonl", "--cost-wrong", cost, "--no-mlflow", "--json", tmp_path / "out.json")
+        found.append(json.loads((tmp_path / "out.json").read_text())["recommended"])
+
+    assert found[0] < found[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--thresholds", "0.9;0.95"), "expected cosines parted by commas"),
+        (("--thresholds", "95"), "a cosine is between -1 and 1"),
+        (("--cost-wrong", "0"), "--cost-wrong"),
+        (("--scored", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(tmp_path: Path, arguments: tuple[str, str], said: str) -> None:
+    rows = write_stream(tmp_path / "rows.jsonl", hits=9, wrong=1, similarity=0.96)
+
+    with pytest.raises(Refused, match=said):
+        tune("--scored", rows, "--no-mlflow", *arguments)
+
+
+def test_without_an_mlflow_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = write_stream(tmp_path / "rows.jsonl", hits=9, wrong=1, similarity=0.96)
+
+    with pytest.raises(Refused, match="lamina serve --mlflow"):
+        tune("--scored", rows)
