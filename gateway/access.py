@@ -100,6 +100,8 @@ def _key_of(headers: Mapping[bytes, bytes]) -> str:
 def _host_of(authority: str) -> str:
     """Return the host of `host:port`, in lower case and without the brackets of an IPv6 address."""
     authority = authority.strip().lower()
+    if "," in authority:
+        return ""  # two hosts are none
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     return authority.partition(":")[0]

@@ -22,7 +22,7 @@ from gateway.dialects import (
     Rerank,
 )
 from gateway.edge import Edge, Endpoint
-from gateway.endpoints import Generation, Health, Models, Tokens
+from gateway.endpoints import Generation, Health, Models, Stream, Tokens
 from gateway.error_body import error_headers, error_reply, fault_error
 from gateway.exchange import CALL_KEY, Receive, Scope, Send
 from gateway.http_errors import MethodNotAllowed
@@ -30,6 +30,7 @@ from gateway.metrics import Metrics
 from gateway.openapi import hot_document
 from gateway.part_numbers import MetricsPage
 from gateway.parts import AppParts
+from orchestration.core import Kind
 from orchestration.core.errors import InvalidRequest, LaminaError, NotFound
 
 DIALECTS: Mapping[str, type[Dialect]] = {
@@ -89,7 +90,13 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
     metrics = metrics or Metrics((), folder=parts.metrics_folder)
     metrics.know(card.id for card in parts.models)
     endpoints = _endpoints(parts, gatekeeper=gatekeeper, metrics=metrics)
-    app.edge = Edge(app.behind_edge, endpoints=endpoints, gatekeeper=gatekeeper, metrics=metrics)
+    app.edge = Edge(
+        app.behind_edge,
+        endpoints=endpoints,
+        gatekeeper=gatekeeper,
+        metrics=metrics,
+        sockets={"/v1/stream": _stream(parts, gatekeeper=gatekeeper, metrics=metrics)},
+    )
     return app
 
 
@@ -127,6 +134,17 @@ def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics) -> 
         "/health/ready": Endpoint("GET", health.ready),
         "/metrics": Endpoint("GET", MetricsPage(metrics, parts.stats)),
     }
+
+
+def _stream(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics) -> Stream:
+    return Stream(
+        parts.handler,
+        gatekeeper=gatekeeper,
+        metrics=metrics,
+        models=[card.id for card in parts.models if Kind.CHAT in card.kinds],
+        ending=parts.ending,
+        is_draining=parts.is_draining,
+    )
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -38,9 +38,16 @@ class Edge:
     """
 
     def __init__(
-        self, app: ASGIApp, *, endpoints: Mapping[str, Endpoint], gatekeeper: Gatekeeper, metrics: Metrics
+        self,
+        app: ASGIApp,
+        *,
+        endpoints: Mapping[str, Endpoint],
+        gatekeeper: Gatekeeper,
+        metrics: Metrics,
+        sockets: Mapping[str, ASGIApp] | None = None,
     ) -> None:
         self._app = app
+        self._sockets = sockets or {}
         self._endpoints = endpoints
         self._below = {path: endpoint for path, endpoint in endpoints.items() if path.endswith("/")}
         self._gatekeeper = gatekeeper
@@ -116,6 +123,10 @@ class Edge:
         await self._app(exchange.scope, exchange.receive, send)
 
     async def _pass_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        socket = self._sockets.get(scope.get("path", "").removeprefix(scope.get("root_path", "")))
+        if socket is not None:
+            await socket(scope, receive, send)
+            return
         try:
             headers = headers_of(scope)
             self._gatekeeper.check_site(headers)

@@ -24,6 +24,10 @@ class Parts(Protocol):
         """Begin."""
         ...
 
+    def retire(self) -> None:
+        """Hear that new calls go elsewhere, so that what has no end of its own ends."""
+        ...
+
     async def aclose(self) -> None:
         """End."""
         ...
@@ -80,6 +84,7 @@ class Generations:
         if self._prepared is None:
             return False
         old, self._current, self._prepared = self._current, self._prepared, None
+        old.parts.retire()
         task = asyncio.create_task(_retire(old), name="retire-generation")
         self._retiring[task] = old
         task.add_done_callback(self._retiring.pop)
@@ -90,6 +95,10 @@ class Generations:
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             await prepared.parts.aclose()
+
+    def drain(self) -> None:
+        """Let what has no end of its own end: no more calls are taken."""
+        self._current.parts.retire()
 
     async def aclose(self) -> None:
         """Close every generation, whatever still runs in it."""

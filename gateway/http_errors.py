@@ -25,6 +25,14 @@ class BodyStalled(LaminaError):
     code = "request_timeout"
 
 
+class CallRunning(LaminaError):
+    """A socket was asked for a second call while its first one runs."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "call_running"
+
+
 class Stopping(LaminaError):
     """The gateway is being stopped, and the time for calls in flight to end is over."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,3 +111,5 @@ class AppParts:
     stream_commit_s: float = 10.0
     is_draining: Callable[[], bool] = lambda: False
     """True from SIGTERM on: `/health/ready` answers 503 while calls in flight end."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once new calls go elsewhere: what has no end of its own, a socket or a feed, is then to end."""

@@ -78,6 +78,10 @@ class Wired:
         await self.book.start()
         self.watch.start()
 
+    def retire(self) -> None:
+        """Let sockets and feeds end."""
+        self.parts.ending.set()
+
     async def aclose(self) -> None:
         """End in the order of the calls' way, the log last, so that it holds what the others still had to say."""
         for close in self._closers:

@@ -26,6 +26,7 @@ from gateway.generations import ASGIApp, Generation, Generations
 from gateway.metrics import Metrics
 from gateway.refusals import Refused
 from gateway.settings import Settings, load_settings, mark_of, process_environment, read_config
+from gateway.socket_protocol import SocketProtocol
 from gateway.supervisor.place import Sockets
 from gateway.supervisor.state import StateFolder
 from gateway.wiring import Surroundings, wire
@@ -104,6 +105,7 @@ async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) 
 
     def end() -> None:
         draining.set()
+        generations.drain()
         server.drain()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -128,7 +130,9 @@ def _config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http="httptools",
-        ws="none",
+        ws=SocketProtocol,
+        ws_max_size=int(settings.server.max_body_mb * 1024 * 1024),
+        ws_per_message_deflate=False,
         lifespan="off",
         log_level="warning",
         access_log=False,

@@ -3,6 +3,7 @@
 from gateway.endpoints.generation import Generation
 from gateway.endpoints.health import Health
 from gateway.endpoints.models import Models
+from gateway.endpoints.stream import Stream
 from gateway.endpoints.tokens import Tokens
 
-__all__ = ["Generation", "Health", "Models", "Tokens"]
+__all__ = ["Generation", "Health", "Models", "Stream", "Tokens"]

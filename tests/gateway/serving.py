@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 
 from gateway.app import create_app
 from gateway.parts import Access, AppParts, ModelCard
+from gateway.socket_protocol import SocketProtocol
 from orchestration.core import Call, Delta, Event, Finish, Handler, Kind, Secret, Start, Usage
 
 CHAT = "/v1/chat/completions"
@@ -74,7 +75,9 @@ def parts_of(handler: Handler | None = None, **changes: Any) -> AppParts:
 @contextlib.asynccontextmanager
 async def served(parts: AppParts) -> AsyncIterator[int]:
     """Serve the parts on a free port of this loop; gives the port. Calls in flight at the end lose their client."""
-    config = uvicorn.Config(create_app(parts), log_level="warning", lifespan="off")
+    config = uvicorn.Config(
+        create_app(parts), log_level="warning", lifespan="off", ws=SocketProtocol, ws_per_message_deflate=False
+    )
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

@@ -20,6 +20,7 @@ class Pipeline:
     fault: Exception | None = None
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    retired: asyncio.Event = field(default_factory=asyncio.Event)
     is_started: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,6 +32,9 @@ class Pipeline:
         self.is_started = True
         if self.fault is not None:
             raise self.fault
+
+    def retire(self) -> None:
+        self.retired.set()
 
     async def aclose(self) -> None:
         self.ended.set()
