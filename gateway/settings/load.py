@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 import types
 import typing
 from collections.abc import Mapping
@@ -17,11 +18,13 @@ from pydantic_core import ErrorDetails
 from gateway.layers import check_order
 from gateway.refusals import SettingsError
 from gateway.settings.environment import expand, override, source_of
+from gateway.settings.litellm import translate
 from gateway.settings.rules import check_rules, with_addresses, with_embedder, with_master_key
 from gateway.settings.tree import Settings
-from gateway.settings.unbuilt import UNBUILT_SECTIONS, check_built
+from gateway.settings.unbuilt import check_built
 
 DEFAULT_FILE = Path("lamina.yaml")
+logger = logging.getLogger(__name__)
 
 
 def load_settings(config: Path | None, *, environment: Mapping[str, str]) -> Settings:
@@ -61,11 +64,10 @@ def parse_settings(text: str, *, environment: Mapping[str, str]) -> Settings:
 
 
 def _parse(text: str, environment: Mapping[str, str]) -> Settings:
-    raw = _read_yaml(text)
+    raw, remarks = translate(_read_yaml(text))
+    for remark in remarks:
+        logger.warning("settings.left_aside %s", remark)
     override(raw, environment)
-    for name in raw:
-        if name in UNBUILT_SECTIONS:
-            raise SettingsError(f"{name}: {UNBUILT_SECTIONS[name]}")
     sections = {name: value for name, value in expand(raw, environment).items() if value is not None}
     try:
         settings = Settings.model_validate(sections)

@@ -5,10 +5,6 @@ from __future__ import annotations
 from gateway.refusals import SettingsError
 from gateway.settings.tree import Settings
 
-UNBUILT_SECTIONS = {
-    "model_list": "LiteLLM's model list is not read in this version; write the models under 'models'",
-}
-
 
 def check_built(settings: Settings) -> None:
     """Raise `SettingsError` for the first setting that would silently do nothing."""

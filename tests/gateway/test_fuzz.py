@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from backends.anthropic.wire import AnthropicWire
 from backends.openai_compatible.providers import PROVIDERS
 from backends.openai_compatible.wire import OpenAIWire
+from backends.remote import Wire
 from cache.key import exact_key
 from cache.partition import question_of, why_ineligible
 from gateway.body import parse_object
@@ -80,7 +81,7 @@ BODIES: Mapping[str, tuple[Dialect, Mapping[str, Any]]] = {
 }
 _ESTIMATOR = Estimator({"m": ModelCost()})
 _CHOICE = ModelChoice(small="a", medium="b", large="c")
-_WIRES = [
+_WIRES: list[Wire] = [
     OpenAIWire("there"),
     *(OpenAIWire("there", provider=each, drops=True) for each in PROVIDERS.values()),
     AnthropicWire("there"),
