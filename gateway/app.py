@@ -39,9 +39,9 @@ DIALECTS: Mapping[str, type[Dialect]] = {
     "/v1/embeddings": OpenAIEmbeddings,
     "/v1/messages": AnthropicMessages,
     "/v1/responses": OpenAIResponses,
-}
     "/v1/rerank": Rerank,
     "/v2/rerank": Rerank,
+}
 
 
 class Lamina(FastAPI):
