@@ -56,9 +56,13 @@ class Gatekeeper:
 
     def check_model(self, tenant: str, model: str) -> None:
         """Raise `Forbidden` where the tenant is a key that may not ask for this model."""
-        if self._keys is not None and not self._keys.may_use(tenant, model):
+        if not self.may_use(tenant, model):
             message = f"This API key may not use the model '{model[:256]}'."
             raise Forbidden(message, param="model", code="model_not_allowed")
+
+    def may_use(self, tenant: str, model: str) -> bool:
+        """Tell whether the tenant may ask for this model: an issued key may be bound to some."""
+        return self._keys is None or self._keys.may_use(tenant, model)
 
     def _hashed(self, key: str) -> str:
         if not key:
