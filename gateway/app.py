@@ -22,14 +22,12 @@ from gateway.dialects import (
     Rerank,
 )
 from gateway.edge import Edge, Endpoint
-from gateway.endpoints import Generation, Health, Live, Models, Stream, Tokens
+from gateway.endpoints import Generation, Health, Models, Stream, Tokens
 from gateway.error_body import error_headers, error_reply, fault_error
 from gateway.exchange import CALL_KEY, Receive, Scope, Send
 from gateway.http_errors import MethodNotAllowed
 from gateway.metrics import Metrics
 from gateway.openapi import hot_document
-from gateway.overview import overview_routes
-from gateway.page.routes import page_routes
 from gateway.part_numbers import MetricsPage
 from gateway.parts import AppParts
 from orchestration.core import Kind
@@ -87,14 +85,11 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
             Exception: _answer_fault,
         },
     )
-    health = Health(parts.health, is_draining=parts.is_draining)
-    app.include_router(admin_routes(parts.calls, parts.backends, ask_workers=parts.admin.ask_workers))
-    app.include_router(overview_routes(parts.admin, health=health))
-    app.include_router(page_routes())
+    app.include_router(admin_routes(parts.calls, parts.backends))
     gatekeeper = Gatekeeper(parts.access)
     metrics = metrics or Metrics((), folder=parts.metrics_folder)
     metrics.know(card.id for card in parts.models)
-    endpoints = _endpoints(parts, gatekeeper=gatekeeper, metrics=metrics, health=health)
+    endpoints = _endpoints(parts, gatekeeper=gatekeeper, metrics=metrics)
     app.edge = Edge(
         app.behind_edge,
         endpoints=endpoints,
@@ -105,9 +100,7 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
     return app
 
 
-def _endpoints(
-    parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics, health: Health
-) -> dict[str, Endpoint]:
+def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics) -> dict[str, Endpoint]:
     models = Models(parts.models, gatekeeper=gatekeeper)
     tokens = Tokens(
         parts.tokens,
@@ -115,7 +108,7 @@ def _endpoints(
         models=[card.id for card in parts.models],
         max_body_bytes=parts.max_body_bytes,
     )
-    live = Live(parts.admin, gatekeeper=gatekeeper, ending=parts.ending)
+    health = Health(parts.health, is_draining=parts.is_draining)
     calls = {
         path: Endpoint(
             "POST",
@@ -139,7 +132,6 @@ def _endpoints(
         "/v1/models/": Endpoint("GET", models.get),
         "/health/live": Endpoint("GET", health.live),
         "/health/ready": Endpoint("GET", health.ready),
-        "/admin/live": Endpoint("GET", live),
         "/metrics": Endpoint("GET", MetricsPage(metrics, parts.stats)),
     }
 
