@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from logging_layer.database import metadata, open_database
+from logging_layer.schema import ensure_schema
 
 labels = Table(
     "labels",
@@ -82,22 +83,23 @@ class LabelBook:
         replaced = {column.name: insert.excluded[column.name] for column in labels.c if not column.primary_key}
         statement = insert.on_conflict_do_update(index_elements=["call", "source"], set_=replaced)
         try:
+            self._ensure()
             with self._engine.begin() as connection:
-                if not self._has_table:
-                    metadata.create_all(connection)
                 connection.execute(statement, [asdict(label) for label in new])
         except SQLAlchemyError as exc:
             raise LabelsDown(f"labels cannot be written: {exc}") from exc
-        self._has_table = True
 
     def _since(self, labelled_at: float, limit: int) -> list[Label]:
         query = select(labels).where(labels.c.labelled_at >= labelled_at).order_by(labels.c.labelled_at).limit(limit)
         try:
-            with self._engine.begin() as connection:
-                if not self._has_table:
-                    metadata.create_all(connection)
+            self._ensure()
+            with self._engine.connect() as connection:
                 rows = connection.execute(query).mappings().all()
         except SQLAlchemyError as exc:
             raise LabelsDown(f"labels cannot be read: {exc}") from exc
-        self._has_table = True
         return [Label(**{**row, "source": LabelSource(row["source"])}) for row in rows]
+
+    def _ensure(self) -> None:
+        if not self._has_table:
+            ensure_schema(self._engine)
+            self._has_table = True

@@ -9,7 +9,8 @@ from sqlalchemy import Insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
-from logging_layer.database import calls, metadata, open_database, row_of
+from logging_layer.database import calls, open_database, row_of
+from logging_layer.schema import ensure_schema
 from logging_layer.sink import Shipped, SinkDown, SinkRefused
 
 _INSERTS: dict[str, Insert] = {
@@ -19,7 +20,7 @@ _INSERTS: dict[str, Insert] = {
 
 
 class SqlSink:
-    """Write the table `calls`, made where it is missing; a call that is there already is left as it is."""
+    """Write the table `calls`, migrated before; a call that is there already is left as it is."""
 
     name = "sql"
     max_records = 500
@@ -39,9 +40,10 @@ class SqlSink:
     def _insert(self, records: Sequence[Shipped]) -> None:
         try:
             rows = [row_of(shipped.data, shipped.record) for shipped in records]
+            if not self._has_table:
+                ensure_schema(self._engine)
+                self._has_table = True
             with self._engine.begin() as connection:
-                if not self._has_table:
-                    metadata.create_all(connection)
                 connection.execute(_INSERTS[self._engine.dialect.name], rows)
         except (DataError, IntegrityError, ValueError, KeyError, TypeError) as exc:
             raise SinkRefused(f"SQL refused records: {exc!r}") from exc
@@ -51,4 +53,3 @@ class SqlSink:
             raise SinkDown(f"SQL cannot be written: {exc}") from exc
         except SQLAlchemyError as exc:
             raise SinkDown(f"SQL cannot be written: {exc}") from exc
-        self._has_table = True

@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, case, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from logging_layer.database import calls, metadata, open_database
+from logging_layer.database import calls, open_database
 from logging_layer.labels import LabelSource, labels
+from logging_layer.schema import ensure_schema
 from logging_layer.tuning.scored import Scored
 
 MAX_ROWS = 200_000
@@ -30,8 +31,8 @@ def read_live(database_url: str, *, since: float = 0.0, limit: int = MAX_ROWS) -
     """
     engine = open_database(database_url)
     try:
-        with engine.begin() as connection:
-            metadata.create_all(connection)
+        ensure_schema(engine)
+        with engine.connect() as connection:
             rows = list(_rows(connection, since, limit))[::-1]
             return _with_neighbours(connection, rows)
     except SQLAlchemyError as exc:

@@ -60,7 +60,8 @@ function drawValue(best) {
   const values = points.flatMap((point) => [valueOf(point), surely(point)]);
   const top = Math.max(0.01, ...values), low = Math.max(Math.min(0, ...values), -2 * top);
   const clip = (value) => Math.max(value, low);
-  const c = chart("value", bars, [low, top], { xTicks: ticks(...bars, 4), yTicks: ticks(low, top, 4), xText: cosine, yText: usd });
+  const c = chart("value", bars, [low, top], { xTicks: ticks(...bars, 4), yTicks: ticks(low, top, 4), xText: cosine,
+    yText: (tick) => tick.toFixed(2) });
   c.line(points.map((point) => [point.threshold, clip(surely(point))]), "var(--dim)", { "stroke-dasharray": "4 3" });
   c.line(points.map((point) => [point.threshold, clip(valueOf(point))]), "var(--good)");
   if (best) c.upright(best.threshold, "var(--good)", "2 3");
@@ -149,7 +150,8 @@ function showTiles(best) {
 
 function showWrong() {
   const shown = data.wrong.filter((row) => row.similarity >= bar.threshold);
-  $("count").textContent = `${shown.length}${data.wrong_left_out ? ` of the ${data.wrong.length} nearest` : ""}`;
+  const isCut = data.wrong_left_out > 0 && shown.length === data.wrong.length;
+  $("count").textContent = isCut ? `more than ${shown.length}` : String(shown.length);
   $("wrong").replaceChildren(...shown.slice(0, 300).map((row) => {
     const line = document.createElement("tr");
     for (const text of [row.similarity.toFixed(4), row.question ?? "not logged", row.neighbour ?? "not logged"]) {

@@ -1,0 +1,99 @@
+"""Which bar is in force, since when, by whom and why: versions of the semantic cache's policy, in SQL."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import Column, Double, Integer, String, Table, insert, select
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from logging_layer.database import metadata, open_database
+from logging_layer.schema import ensure_schema
+
+policies = Table(
+    "cache_policies",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("policy", String, nullable=False),
+    Column("threshold", Double, nullable=False),
+    Column("wrong_to_call_cost", Double, nullable=False),
+    Column("applied_by", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("applied_at", Double, nullable=False),
+)
+_MAX_TRIES = 5
+
+
+class PoliciesDown(Exception):
+    """The database does not take or give policies now."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPolicy:
+    """One version of the policy. `threshold` is a cosine; `wrong_to_call_cost` a ratio; `applied_at` Unix seconds."""
+
+    version: int
+    policy: str
+    threshold: float
+    wrong_to_call_cost: float
+    applied_by: str
+    reason: str
+    applied_at: float
+
+
+class PolicyHistory:
+    """Keep every version that was ever applied; the newest is in force."""
+
+    def __init__(self, database_url: str) -> None:
+        self._engine = open_database(database_url)
+        self._has_table = False
+
+    async def newest(self) -> AppliedPolicy | None:
+        """Return what is in force, None where nothing was ever applied; raises `PoliciesDown`."""
+        found = await self.recent(limit=1)
+        return found[0] if found else None
+
+    async def recent(self, *, limit: int = 100) -> list[AppliedPolicy]:
+        """Return the newest versions, newest first; raises `PoliciesDown`."""
+        return await asyncio.to_thread(self._recent, limit)
+
+    async def apply(
+        self, *, policy: str, threshold: float, wrong_to_call_cost: float, applied_by: str, reason: str, now: float
+    ) -> AppliedPolicy:
+        """Put a new version in force; of two at once both are kept, one after the other. Raises `PoliciesDown`."""
+        draft = AppliedPolicy(0, policy, threshold, wrong_to_call_cost, applied_by, reason, now)
+        return await asyncio.to_thread(self._apply, draft)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await asyncio.to_thread(self._engine.dispose)
+
+    def _recent(self, limit: int) -> list[AppliedPolicy]:
+        query = select(policies).order_by(policies.c.version.desc()).limit(limit)
+        try:
+            self._ensure()
+            with self._engine.connect() as connection:
+                return [AppliedPolicy(**row) for row in connection.execute(query).mappings()]
+        except SQLAlchemyError as exc:
+            raise PoliciesDown(f"the cache's policies cannot be read: {exc}") from exc
+
+    def _apply(self, draft: AppliedPolicy) -> AppliedPolicy:
+        for _ in range(_MAX_TRIES):
+            newest = self._recent(1)
+            version = newest[0].version + 1 if newest else 1
+            row = {**asdict(draft), "version": version}
+            try:
+                with self._engine.begin() as connection:
+                    connection.execute(insert(policies), row)
+            except IntegrityError:
+                continue  # another one took this number meanwhile
+            except SQLAlchemyError as exc:
+                raise PoliciesDown(f"the cache's policy cannot be written: {exc}") from exc
+            return AppliedPolicy(**row)
+        raise PoliciesDown(f"the cache's policy was changed by others {_MAX_TRIES} times at once; try again")
+
+    def _ensure(self) -> None:
+        if not self._has_table:
+            ensure_schema(self._engine)
+            self._has_table = True
