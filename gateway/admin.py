@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from gateway.admin_parts import AskWorkers
+from gateway.backends_view import merge_backends
 from gateway.parts import CallReader
 from orchestration.core.errors import NotFound
 
 
-def admin_routes(calls: CallReader, backends: Callable[[], list[dict[str, Any]]]) -> APIRouter:
+def admin_routes(
+    calls: CallReader, backends: Callable[[], list[dict[str, Any]]], *, ask_workers: AskWorkers
+) -> APIRouter:
     """Return the routes below `/admin`; the edge has looked at the key before."""
     router = APIRouter(prefix="/admin", tags=["admin"])
 
@@ -30,9 +34,11 @@ def admin_routes(calls: CallReader, backends: Callable[[], list[dict[str, Any]]]
             raise NotFound(f"No call '{call_id[:64]}' is known.", param="call_id", code="call_not_found")
         return Response(orjson.dumps(record, default=str), media_type="application/json")
 
-    @router.get("/backends", summary="How every model is routed, and how its backends stand as this worker sees them")
-    async def get_backends() -> Response:
-        answer = {"worker_pid": os.getpid(), "models": backends()}
+    @router.get("/backends", summary="How every model is routed, and how its backends stand as all workers see them")
+    async def get_backends(scope: Literal["node", "worker"] = "node") -> Response:
+        views = [] if scope == "worker" else [view for view in (await ask_workers("backends", {})).values() if view]
+        models = merge_backends(views) if views else backends()
+        answer = {"worker_pid": os.getpid(), "num_workers": len(views) or 1, "models": models}
         return Response(orjson.dumps(answer), media_type="application/json")
 
     return router

@@ -22,12 +22,14 @@ from gateway.dialects import (
     Rerank,
 )
 from gateway.edge import Edge, Endpoint
-from gateway.endpoints import Generation, Health, Models, Stream, Tokens
+from gateway.endpoints import Generation, Health, Live, Models, Stream, Tokens
 from gateway.error_body import error_headers, error_reply, fault_error
 from gateway.exchange import CALL_KEY, Receive, Scope, Send
 from gateway.http_errors import MethodNotAllowed
 from gateway.metrics import Metrics
 from gateway.openapi import hot_document
+from gateway.overview import overview_routes
+from gateway.page.routes import page_routes
 from gateway.part_numbers import MetricsPage
 from gateway.parts import AppParts
 from orchestration.core import Kind
@@ -85,11 +87,14 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
             Exception: _answer_fault,
         },
     )
-    app.include_router(admin_routes(parts.calls, parts.backends))
+    health = Health(parts.health, is_draining=parts.is_draining)
+    app.include_router(admin_routes(parts.calls, parts.backends, ask_workers=parts.admin.ask_workers))
+    app.include_router(overview_routes(parts.admin, health=health))
+    app.include_router(page_routes())
     gatekeeper = Gatekeeper(parts.access)
     metrics = metrics or Metrics((), folder=parts.metrics_folder)
     metrics.know(card.id for card in parts.models)
-    endpoints = _endpoints(parts, gatekeeper=gatekeeper, metrics=metrics)
+    endpoints = _endpoints(parts, gatekeeper=gatekeeper, metrics=metrics, health=health)
     app.edge = Edge(
         app.behind_edge,
         endpoints=endpoints,
@@ -100,7 +105,9 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
     return app
 
 
-def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics) -> dict[str, Endpoint]:
+def _endpoints(
+    parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics, health: Health
+) -> dict[str, Endpoint]:
     models = Models(parts.models, gatekeeper=gatekeeper)
     tokens = Tokens(
         parts.tokens,
@@ -108,7 +115,7 @@ def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics) -> 
         models=[card.id for card in parts.models],
         max_body_bytes=parts.max_body_bytes,
     )
-    health = Health(parts.health, is_draining=parts.is_draining)
+    live = Live(parts.admin, gatekeeper=gatekeeper, ending=parts.ending)
     calls = {
         path: Endpoint(
             "POST",
@@ -132,6 +139,7 @@ def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics) -> 
         "/v1/models/": Endpoint("GET", models.get),
         "/health/live": Endpoint("GET", health.live),
         "/health/ready": Endpoint("GET", health.ready),
+        "/admin/live": Endpoint("GET", live),
         "/metrics": Endpoint("GET", MetricsPage(metrics, parts.stats)),
     }
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gateway.generations import Generation, Generations
-from orchestration.core.rpc import RpcServer
+from orchestration.core.rpc import Method, RpcServer
+
+View = Callable[[Mapping[str, Any]], Any]
+"""Give what this worker sees, as JSON's values."""
 
 
 class Control:
-    """Serve `prepare`, `commit` and `discard` on the worker's control socket.
+    """Serve `prepare`, `commit` and `discard` on the worker's control socket, and its `views` by their names.
 
     `build(path)` makes a generation from a settings' file, and raises where it cannot be one.
     """
 
-    def __init__(self, generations: Generations, *, build: Callable[[Path], Generation]) -> None:
+    def __init__(
+        self,
+        generations: Generations,
+        *,
+        build: Callable[[Path], Generation],
+        views: Mapping[str, View] | None = None,
+    ) -> None:
         self._generations = generations
         self._build = build
-        self._server = RpcServer({"prepare": self._prepare, "commit": self._commit, "discard": self._discard})
+        changes: dict[str, Method] = {"prepare": self._prepare, "commit": self._commit, "discard": self._discard}
+        self._server = RpcServer({**changes, **{name: _shown(view) for name, view in (views or {}).items()}})
 
     async def start(self, socket: Path) -> None:
         """Listen."""
@@ -39,3 +49,10 @@ class Control:
     async def _discard(self, _params: Any, _payload: bytes) -> tuple[Any, bytes]:
         await self._generations.discard()
         return None, b""
+
+
+def _shown(view: View) -> Method:
+    async def show(params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        return view(params), b""
+
+    return show

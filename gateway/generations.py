@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.exchange import Receive, Scope, Send
 
@@ -22,6 +22,10 @@ class Parts(Protocol):
 
     async def start(self) -> None:
         """Begin."""
+        ...
+
+    def describe_backends(self) -> list[dict[str, Any]]:
+        """Say how each model is routed and how its backends stand."""
         ...
 
     def retire(self) -> None:
@@ -95,6 +99,11 @@ class Generations:
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             await prepared.parts.aclose()
+
+    @property
+    def parts(self) -> Parts:
+        """Give what the newest generation runs."""
+        return self._current.parts
 
     def drain(self) -> None:
         """Let what has no end of its own end: no more calls are taken."""

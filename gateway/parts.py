@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from gateway.admin_parts import AdminParts
 from orchestration.core import Handler, Kind, Request, Secret
 
 HealthCheck = Callable[[], Awaitable[str | None]]
@@ -107,6 +108,7 @@ class AppParts:
     """Where the workers' metrics meet (prometheus_client's multiprocess folder); None: this process alone."""
     backends: Callable[[], list[dict[str, Any]]] = list
     """By model, how its backends stand, for `/admin/backends`."""
+    admin: AdminParts = field(default_factory=AdminParts)
     max_body_bytes: int = 20 * 1024 * 1024
     stream_commit_s: float = 10.0
     is_draining: Callable[[], bool] = lambda: False

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from backends.registry import BackendFactory, BackendOptions
 from cache.embeddings import EmbeddingBackend
@@ -14,11 +15,15 @@ from cache.owner_client import OwnerClient
 from cache.redis_store import RedisStore
 from cache.semantic import IndexFault, SemanticCache
 from gateway import model_store
+from gateway.admin_parts import AdminParts, Holder
 from gateway.checks import CheckPlan, plan_checks, secrets_mask
+from gateway.company import Company
 from gateway.deployments import node_name
+from gateway.facts import in_use, processes
 from gateway.layers import LayerSpec, build_stranger, read_layers
 from gateway.limits.key_book import KeyBook
 from gateway.limits.plan import build_limits
+from gateway.live import LiveCalls
 from gateway.parts import Access, AppParts, HealthCheck, ModelCard, StatsSource
 from gateway.refusals import StartRefused
 from gateway.route_hash import RouteHashes
@@ -28,6 +33,7 @@ from gateway.supervisor.place import Sockets
 from gateway.supervisor.plan import database_url, redis_url
 from gateway.supervisor.state import StateFolder
 from logging_layer.call_log import CallLog
+from logging_layer.listing import CallListing
 from logging_layer.reader import CallReader
 from logging_layer.spool import Spool
 from logging_layer.stages import timed, timed_handler
@@ -58,6 +64,7 @@ class Surroundings:
     is_draining: Callable[[], bool]
     standings: Standings = field(default_factory=Standings)
     spool: Spool | None = None
+    live: LiveCalls | None = None
 
 
 @dataclass(slots=True)
@@ -77,6 +84,10 @@ class Wired:
             await self.spool.start()
         await self.book.start()
         self.watch.start()
+
+    def describe_backends(self) -> list[dict[str, Any]]:
+        """Say how each model is routed and how its backends stand."""
+        return self.watch.describe()
 
     def retire(self) -> None:
         """Let sockets and feeds end."""
@@ -109,6 +120,8 @@ class _Wiring:
         self._shipper = RpcClient(place.sockets.shipper)
         self._spool = place.spool or Spool(place.state.spool, worker=place.worker)
         self._reader = CallReader(database_url(settings, place.state), place.state.spool)
+        self._listing = CallListing(database_url(settings, place.state))
+        self._company = Company(place.sockets.run)
         self._routes = RouteHashes(settings)
         self._limits = build_limits(
             settings,
@@ -141,6 +154,7 @@ class _Wiring:
             stream_commit_s=settings.server.stream_commit_s,
             is_draining=self._place.is_draining,
             backends=watch.describe,
+            admin=self._admin(),
         )
         self._closers += [
             watch.aclose,
@@ -150,6 +164,7 @@ class _Wiring:
             self._shipper.aclose,
         ]
         self._closers += [self._store.aclose, self._reader.aclose, *self._limits.closers]
+        self._closers += [self._listing.aclose, self._company.aclose]
         return Wired(parts, self._spool, self._limits.book, watch, self._place.spool is None, self._closers)
 
     def _layers(self, routes: Mapping[str, Route]) -> list[Layer]:
@@ -176,7 +191,13 @@ class _Wiring:
 
     def _call_log(self) -> Layer:
         mask = secrets_mask() if self._checks.finds_secrets else None
-        return CallLog(self._spool, content=self._settings.content, worker=self._place.worker, mask=mask)
+        return CallLog(
+            self._spool,
+            content=self._settings.content,
+            worker=self._place.worker,
+            mask=mask,
+            watcher=self._place.live,
+        )
 
     def _exact_cache(self) -> Layer | None:
         exact = self._settings.cache.exact
@@ -257,6 +278,19 @@ class _Wiring:
             keys=self._limits.book,
             allowed_hosts=tuple(hosts),
         )
+
+    def _admin(self) -> AdminParts:
+        facts = in_use(self._settings, node=node_name(self._place.state.path), worker=self._place.worker)
+        return AdminParts(
+            ask_workers=self._company.ask,
+            listing=self._listing,
+            facts=lambda: {**facts, **processes(self._place.state.read_status())},
+            holder_of=self._holder,
+        )
+
+    def _holder(self, tenant: str) -> Holder | None:
+        key = self._limits.book.by_id(tenant)
+        return None if key is None else Holder(name=key.name, team=key.team, last_four=key.last_four)
 
     def _health(self, routes: Mapping[str, Route]) -> dict[str, HealthCheck]:
         """Ask every local part that is on, and none that is remote."""

@@ -23,6 +23,7 @@ import uvloop
 from gateway.app import create_app
 from gateway.control import Control
 from gateway.generations import ASGIApp, Generation, Generations
+from gateway.live import LiveCalls
 from gateway.metrics import Metrics
 from gateway.refusals import Refused
 from gateway.settings import Settings, load_settings, mark_of, process_environment, read_config
@@ -91,6 +92,7 @@ async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) 
         worker=f"worker-{options.index}",
         is_draining=draining.is_set,
         spool=Spool(StateFolder(options.state).spool, worker=f"worker-{options.index}"),
+        live=(live := LiveCalls(f"worker-{options.index}")),
     )
     assert place.spool is not None, "it is made above"
     metrics = Metrics((), folder=place.sockets.metrics)
@@ -100,7 +102,14 @@ async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) 
 
     first = _generation(settings, place, metrics)
     generations = Generations(first)
-    control = Control(generations, build=build)
+    control = Control(
+        generations,
+        build=build,
+        views={
+            "live": lambda params: live.view(params["seen"]),
+            "backends": lambda _params: generations.parts.describe_backends(),
+        },
+    )
     server = _Server(_config(settings, generations), mark=mark)
 
     def end() -> None:

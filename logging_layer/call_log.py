@@ -30,6 +30,18 @@ class RecordSink(Protocol):
         ...
 
 
+class CallWatcher(Protocol):
+    """Hear of calls as they come and go; neither waits nor raises."""
+
+    def began(self, call: Call) -> None:
+        """Hear that a call came in."""
+        ...
+
+    def ended(self, record: CallRecord) -> None:
+        """Hear how it ended."""
+        ...
+
+
 @dataclass(slots=True)
 class _Seen:
     """What has passed through so far."""
@@ -69,6 +81,7 @@ class CallLog:
         max_answer_chars: int = 262_144,
         max_content_bytes: int = 1_048_576,
         clock: Callable[[], float] = time.monotonic,
+        watcher: CallWatcher | None = None,
     ) -> None:
         self._spool = spool
         self._mode = ContentMode(content)
@@ -77,10 +90,13 @@ class CallLog:
         self._max_answer_chars = max_answer_chars if self._mode is not ContentMode.NONE else 0
         self._max_content_bytes = max_content_bytes
         self._clock = clock
+        self._watcher = watcher
 
     async def __call__(self, call: Call, next: Handler, /) -> AsyncGenerator[Event, None]:
         """Hand the events on as they are."""
         seen = _Seen(Answer(max_chars=self._max_answer_chars))
+        if self._watcher is not None:
+            self._watcher.began(call)
         try:
             async with aclosing(next(call)) as events:
                 async for event in events:
@@ -90,7 +106,10 @@ class CallLog:
             seen.end = exc
             raise
         finally:
-            self._spool.append(self._record(call, seen))
+            record = self._record(call, seen)
+            self._spool.append(record)
+            if self._watcher is not None:
+                self._watcher.ended(record)
 
     def _record(self, call: Call, seen: _Seen) -> CallRecord:
         request, notes = call.request, call.notes

@@ -2,8 +2,9 @@
 
 from gateway.endpoints.generation import Generation
 from gateway.endpoints.health import Health
+from gateway.endpoints.live import Live
 from gateway.endpoints.models import Models
 from gateway.endpoints.stream import Stream
 from gateway.endpoints.tokens import Tokens
 
-__all__ = ["Generation", "Health", "Models", "Stream", "Tokens"]
+__all__ = ["Generation", "Health", "Live", "Models", "Stream", "Tokens"]

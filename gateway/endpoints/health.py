@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import orjson
 
@@ -27,12 +28,16 @@ class Health:
 
     async def ready(self, exchange: Exchange) -> None:
         """Answer 200 only where every part answers and calls are still taken; the body says which part is wrong."""
+        answer = await self.ask()
+        status = 200 if answer["status"] == "ready" else 503
+        await exchange.reply(status, orjson.dumps(answer), headers=[(b"cache-control", b"no-store")])
+
+    async def ask(self) -> dict[str, Any]:
+        """Ask every part at once; gives `status` (ready, not ready, draining) and what each part says."""
         faults = dict(zip(self._checks, await asyncio.gather(*map(self._ask, self._checks.values())), strict=True))
         is_ready = not any(faults.values())
         status = "draining" if self._is_draining() else "ready" if is_ready else "not ready"
-        parts = {name: fault or "ok" for name, fault in faults.items()}
-        body = orjson.dumps({"status": status, "parts": parts})
-        await exchange.reply(200 if status == "ready" else 503, body, headers=[(b"cache-control", b"no-store")])
+        return {"status": status, "parts": {name: fault or "ok" for name, fault in faults.items()}}
 
     async def _ask(self, check: HealthCheck) -> str | None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,9 @@ class Pipeline:
         self.is_started = True
         if self.fault is not None:
             raise self.fault
+
+    def describe_backends(self) -> list[dict[str, Any]]:
+        return []
 
     def retire(self) -> None:
         self.retired.set()

@@ -23,7 +23,7 @@ models:
 
 def standing(client: httpx.Client) -> tuple[int, dict[str, Any]]:
     """Return a worker's pid, and how it sees the upstream that is not there."""
-    page: dict[str, Any] = client.get("/admin/backends").json()
+    page: dict[str, Any] = client.get("/admin/backends?scope=worker").json()
     return page["worker_pid"], page["models"][0]["backends"][0]
 
 
