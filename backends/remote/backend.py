@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import orjson
 
 from backends.remote.errors import build_error, read_fault, read_retry_after
-from backends.remote.sse import SseError, SseFrame, SseParser
+from backends.remote.sse import SseError, SseParser
 from backends.remote.upstream import Reply, Upstream
 from backends.remote.wire import Decoder, Wire, WireFault
 from orchestration.core.call import Call
@@ -37,11 +37,15 @@ class Timeouts:
 
 @dataclass(slots=True)
 class _Clock:
-    """The deadline of the next wait: the first token's until content came, then the whole call's."""
+    """The deadline of the next wait: the first token's until content came, then the whole call's.
+
+    `is_over` tells that the mark behind a stream's content has come.
+    """
 
     first_s: float
     total_s: float
     is_begun: bool = False
+    is_over: bool = False
 
     def deadline(self) -> float:
         return self.total_s if self.is_begun else min(self.first_s, self.total_s)
@@ -77,13 +81,15 @@ class RemoteBackend:
             if reply.status != 200:
                 raise await self._read_error(reply, deadline_s=clock.deadline())
             decoder = self._wire.decoder(call.request, backend=self.name)
-            is_stream = reply.is_event_stream
-            events = self._stream(decoder, reply, clock) if is_stream else self._answer(decoder, reply, clock)
-            async with aclosing(events):
-                async for event in events:
+            if reply.is_event_stream:
+                async with aclosing(self._stream(decoder, reply, clock)) as events:
+                    async for event in events:
+                        yield event
+            else:
+                for event in await self._answer(decoder, reply, clock):
                     yield event
         finally:
-            await reply.aclose()
+            reply.close()
 
     async def check_health(self) -> str | None:
         """Ask for something small; any answer below 500 shows that somebody is there."""
@@ -104,54 +110,44 @@ class RemoteBackend:
         return _Clock(first_s=now_s + first_s, total_s=now_s + self._timeouts.total_s)
 
     async def _stream(self, decoder: Decoder, reply: Reply, clock: _Clock) -> AsyncGenerator[Event, None]:
-        frames = self._read_frames(decoder, reply, clock)
-        async with aclosing(frames):
-            async for frame in frames:
-                for delta in self._decode(decoder, frame):
-                    if not clock.is_begun:
-                        clock.is_begun = True
-                        yield decoder.start
-                    yield delta
+        parser = SseParser()
+        while not clock.is_over:
+            piece = await reply.read_piece(deadline_s=clock.deadline())
+            if not piece:
+                break
+            for delta in self._read_deltas(decoder, parser, piece, clock):
+                if not clock.is_begun:
+                    clock.is_begun = True
+                    yield decoder.start
+                yield delta
+        if clock.is_over:
+            await _drain(reply)
         finish = decoder.finish()
         if not clock.is_begun:
             yield decoder.start
         yield finish
 
-    async def _read_frames(self, decoder: Decoder, reply: Reply, clock: _Clock) -> AsyncGenerator[SseFrame, None]:
-        """Give the frames up to the end's mark or the end of the body."""
-        parser = SseParser()
-        pieces = reply.pieces(deadline=clock.deadline)
-        async with aclosing(pieces):
-            async for piece in pieces:
-                try:
-                    frames = parser.feed(piece)
-                except SseError as exc:
-                    raise self._complain(exc) from exc
-                for frame in frames:
-                    if decoder.is_end(frame):
-                        await _drain(pieces, clock)
-                        return
-                    yield frame
-
-    def _decode(self, decoder: Decoder, frame: SseFrame) -> list[Delta]:
+    def _read_deltas(self, decoder: Decoder, parser: SseParser, piece: bytes, clock: _Clock) -> Iterator[Delta]:
+        """Read what a piece of the body brought, up to the mark behind the content."""
         try:
-            return list(decoder.read_frame(frame))
+            for frame in parser.feed(piece):
+                if decoder.is_end(frame):
+                    clock.is_over = True
+                    return
+                yield from decoder.read_frame(frame)
         except WireFault as exc:
             raise self._build_error(exc) from exc
-        except _NOT_THE_FORMAT as exc:
+        except (SseError, *_NOT_THE_FORMAT) as exc:
             raise self._complain(exc) from exc
 
-    async def _answer(self, decoder: Decoder, reply: Reply, clock: _Clock) -> AsyncGenerator[Event, None]:
+    async def _answer(self, decoder: Decoder, reply: Reply, clock: _Clock) -> list[Event]:
         body = await reply.read(deadline_s=clock.total_s, limit_bytes=_MAX_ANSWER_BYTES)
         try:
-            events = decoder.read_whole(body)
+            return [decoder.start, *decoder.read_whole(body)]
         except WireFault as exc:
             raise self._build_error(exc) from exc
         except _NOT_THE_FORMAT as exc:
             raise self._complain(exc) from exc
-        yield decoder.start
-        for event in events:
-            yield event
 
     def _build_error(self, fault: WireFault) -> LaminaError:
         words = read_fault(fault.body, fallback="the answer broke off with an error")
@@ -175,9 +171,9 @@ class RemoteBackend:
         return BackendError(f"{self.name} sent an answer that is not {self._wire.title} format: {type(error).__name__}")
 
 
-async def _drain(pieces: AsyncGenerator[bytes, None], clock: _Clock) -> None:
+async def _drain(reply: Reply) -> None:
     """Wait a moment for the body's end behind its mark: only a reply read to its end leaves the connection usable."""
-    clock.total_s = asyncio.get_running_loop().time() + _DRAIN_S
+    deadline_s = asyncio.get_running_loop().time() + _DRAIN_S
     with suppress(BackendError):
-        async for _ in pieces:
+        while await reply.read_piece(deadline_s=deadline_s):
             pass

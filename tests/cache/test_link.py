@@ -6,12 +6,10 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import hiredis
 import pytest
 
-from gateway.limits.errors import StoreLost
-from gateway.limits.link import open_link
-from gateway.limits.store import RedisScripts
+from cache.link import SharedLink, open_link
+from cache.store import StoreDown
 
 
 @contextlib.asynccontextmanager
@@ -59,10 +57,10 @@ async def test_whoever_leaves_does_not_take_anothers_answer(valkey_url: str) -> 
 async def test_a_server_that_is_silent_loses_the_connection(short_folder: Path) -> None:
     async with answering(short_folder / "silent.sock", b"") as url:
         link = await open_link(url, timeout_s=0.05)
-        with pytest.raises(StoreLost, match="silent"):
+        with pytest.raises(StoreDown, match="silent"):
             await link.send("PING")
         assert not link.is_open
-        with pytest.raises(StoreLost):
+        with pytest.raises(StoreDown):
             link.send("PING")
 
 
@@ -71,7 +69,7 @@ async def test_what_is_no_answer_closes_the_connection(short_folder: Path, answe
     async with answering(short_folder / "odd.sock", answer) as url:
         link = await open_link(url, timeout_s=5.0)
         waiting = link.send("PING")
-        with contextlib.suppress(StoreLost):
+        with contextlib.suppress(StoreDown):
             await waiting
         assert not link.is_open
 
@@ -81,41 +79,29 @@ async def test_database_and_password_are_sent(valkey_url: str) -> None:
     await link.send("SET", "a", "1")
 
     assert b"db=3" in await link.send("CLIENT", "INFO")
-    with pytest.raises(StoreLost, match="let us in") as caught:
+    with pytest.raises(StoreDown, match="let us in") as caught:
         await open_link(valkey_url.replace("unix://", "unix://:hunter2@"), timeout_s=5.0)
     assert "hunter2" not in str(caught.value)
     await link.send("FLUSHALL")
     link.close()
 
 
-async def test_a_refusal_of_the_server_quotes_nothing(store: RedisScripts) -> None:
-    with pytest.raises(StoreLost, match=r"refuses \(ERR\)"):
-        await store.run("return redis.call('HINCRBY', KEYS[1], 'f', 'no number')", ["secret-key"], [])
-
-
-async def test_a_script_that_the_server_forgot_is_sent_again(store: RedisScripts) -> None:
-    assert await store.run("return 7", [], []) == 7
-    assert not isinstance(await (await store._open()).send("SCRIPT", "FLUSH"), hiredis.ReplyError)
-
-    assert await store.run("return 7", [], []) == 7
-
-
-async def test_a_connection_that_was_lost_is_opened_again(store: RedisScripts) -> None:
-    assert await store.run("return 7", [], []) == 7
-    assert store._link is not None
-    own = await store._link.send("CLIENT", "ID")
-    killer = await open_link(store._url, timeout_s=5.0)
+async def test_a_connection_that_was_lost_is_opened_again(valkey_url: str) -> None:
+    shared = SharedLink(valkey_url, timeout_s=5.0)
+    own = await shared.ask("CLIENT", "ID")
+    killer = await open_link(valkey_url, timeout_s=5.0)
     await killer.send("CLIENT", "KILL", "ID", own)
 
-    assert await store.run("return 7", [], []) == 7
+    assert await shared.ask("ECHO", "there") == b"there"
     killer.close()
+    shared.close()
 
 
 async def test_nobody_waits_long_for_a_server_that_is_not_there() -> None:
-    store = RedisScripts("redis://127.0.0.1:9/0")
+    shared = SharedLink("redis://127.0.0.1:9/0", timeout_s=0.5)
     begun = time.monotonic()
 
-    with pytest.raises(StoreLost, match="cannot be reached"):
-        await store.run("return 7", [], [])
+    with pytest.raises(StoreDown, match="cannot be reached"):
+        await shared.ask("PING")
 
     assert time.monotonic() - begun < 5.0
