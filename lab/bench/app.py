@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from lab.bench.engine.command import engine
@@ -15,3 +18,15 @@ def bench() -> None:
 
 
 app.command("engine")(engine)
+
+
+@app.command()
+def admission(
+    requests: Annotated[int | None, typer.Option(min=20, help="Of each trace, instead of 1,000 and 800.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the traces.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there.")] = None,
+) -> None:
+    """Compare the admission policies on one trace, by the real scheduler on a simulated machine and clock."""
+    from lab.admission.__main__ import run  # the scheduler and the tables are not for every command
+
+    run(num_requests=requests, seed=seed, json_file=json_file)
