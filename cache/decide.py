@@ -20,10 +20,12 @@ class Decision:
 
 
 def decide(candidates: Sequence[Candidate], *, bar: float, unusable: Collection[str] = ()) -> Decision:
-    """Serve the nearest candidate whose cosine reaches `bar` and whose entry is not known to be unusable.
+    """Serve the nearest candidate whose cosine reaches `bar` and to which nothing recorded objects.
 
-    `candidates` stand nearest first, as the index gave them. Reasons: `served`, `no_candidates`, `below_bar`,
-    `unusable` (near enough, but gone, too old for this request, or damaged).
+    `candidates` stand nearest first, as the index gave them. What objects: the entry is known to be unusable, the
+    guard's veto, or a chance of being right that is smaller than the one required. Reasons: `served`,
+    `no_candidates`, `below_bar`, and of the nearest one: `unusable` (gone, too old for this request, or damaged),
+    `vetoed`, `unlikely`.
     """
     if not candidates:
         return Decision(None, None, "no_candidates")
@@ -31,9 +33,20 @@ def decide(candidates: Sequence[Candidate], *, bar: float, unusable: Collection[
     if not near:
         return Decision(None, candidates[0].similarity, "below_bar")
     for candidate in near:
-        if candidate.entry not in unusable:
+        if objection(candidate, unusable) is None:
             return Decision(candidate.entry, candidate.similarity, "served")
-    return Decision(None, near[0].similarity, "unusable")
+    return Decision(None, near[0].similarity, objection(near[0], unusable) or "unusable")
+
+
+def objection(candidate: Candidate, unusable: Collection[str] = ()) -> str | None:
+    """Say in a word why a candidate above the bar is not served, or None where it may be."""
+    if candidate.entry in unusable:
+        return "unusable"
+    if candidate.veto is not None:
+        return "vetoed"
+    if candidate.p_required is not None and (candidate.p_correct or 0.0) < candidate.p_required:
+        return "unlikely"
+    return None
 
 
 def bar_for(*, threshold: float, floor: float | None) -> float:

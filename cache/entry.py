@@ -31,6 +31,7 @@ class Entry:
     """One complete answer. `model` and `backend` are the real ones, `created_at` is Unix time in seconds.
 
     `ttl_s` is its whole life time, counted from `created_at`; a hit never lengthens it. The events hold no `raw`.
+    `question` is the text that a semantic entry answers, None where it was not kept.
     """
 
     id: str
@@ -40,13 +41,16 @@ class Entry:
     created_at: float
     ttl_s: float
     events: tuple[Event, ...]
+    question: str | None = None
 
     def age_s(self, now: float) -> float:
         """Tell how old the answer is at `now` (Unix time); never negative, whatever two machines' clocks say."""
         return max(0.0, now - self.created_at)
 
 
-def make_entry(call: Call, events: Sequence[Event], *, id: str, created_at: float, ttl_s: float) -> Entry:
+def make_entry(
+    call: Call, events: Sequence[Event], *, id: str, created_at: float, ttl_s: float, question: str | None = None
+) -> Entry:
     """Make the entry of a call that has just been answered by `events`, condensed."""
     start = next((event for event in events if isinstance(event, Start)), None)
     return Entry(
@@ -57,6 +61,7 @@ def make_entry(call: Call, events: Sequence[Event], *, id: str, created_at: floa
         created_at=created_at,
         ttl_s=ttl_s,
         events=condense(events),
+        question=question,
     )
 
 
@@ -92,7 +97,8 @@ def dump(entry: Entry) -> bytes:
     fields = [entry.id, entry.call_id, entry.model, entry.backend, float(entry.created_at), float(entry.ttl_s)]
     try:
         # A model's text may hold half a surrogate pair, which strict UTF-8 has no bytes for.
-        body: bytes = msgpack.packb([*fields, [_pack(event) for event in entry.events]], unicode_errors="surrogatepass")
+        events = [_pack(event) for event in entry.events]
+        body: bytes = msgpack.packb([*fields, events, entry.question], unicode_errors="surrogatepass")
     except (TypeError, OverflowError) as exc:
         raise ValueError(f"the answer of call {entry.call_id} cannot be packed: {exc}") from exc
     packing = _PLAIN
@@ -146,8 +152,12 @@ def _pack(event: Event) -> list[Any]:
 
 def _unpack_entry(packed: list[Any]) -> Entry:
     match packed:
-        case [str(id), str(call_id), str(model), str(backend), float(created_at), float(ttl_s), list(events)]:
-            return Entry(id, call_id, model, backend, created_at, ttl_s, tuple(_unpack(event) for event in events))
+        case [str(id), str(call_id), str(model), str(backend), float(created_at), float(ttl_s), list(events), *more]:
+            if len(more) > 1:  # an older version kept no question, a newer one may keep more
+                raise ValueError("more fields than this version knows")
+            question = more[0] if more else None
+            told = tuple(_unpack(event) for event in events)
+            return Entry(id, call_id, model, backend, created_at, ttl_s, told, question)
         case _:
             raise ValueError("fields of an unknown shape")
 

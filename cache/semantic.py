@@ -10,9 +10,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
-from cache.decide import STATIC_POLICY, Decision, bar_for, decide
+from cache.decide import Decision, bar_for, decide, objection
 from cache.entry import Entry, UnreadableEntry, dump, load, make_entry
+from cache.examiner import Examiner
 from cache.partition import Question, question_of, why_ineligible
+from cache.policies.static import StaticPolicy
 from cache.replay import replay
 from cache.storable import why_not_stored
 from cache.store import Store, StoreDown
@@ -58,7 +60,10 @@ class Index(Protocol):
 
 
 class SemanticCache:
-    """Answer from the nearest earlier question of the same partition, where its cosine reaches the bar.
+    """Answer from the nearest earlier question of the same partition that guard and policy let pass.
+
+    Without an `examiner` the bar is the cosine `threshold` alone. With one it is the examiner's policy, whose floor
+    is the least cosine looked at; a request can raise that, never lower it.
 
     Looking up takes at most `deadline_ms`, and whatever goes wrong there is a miss that `notes` tells of. What a
     miss brings is inserted after the answer, by tasks of ours of which at most 256 wait; one more is not inserted.
@@ -73,6 +78,7 @@ class SemanticCache:
         route_of: Callable[[str], str],
         policy_of: Callable[[Call], str],
         threshold: float = 0.95,
+        examiner: Examiner | None = None,
         ttl_s: float = 86_400.0,
         top_k: int = 5,
         deadline_ms: float = 50.0,
@@ -84,7 +90,7 @@ class SemanticCache:
         self._store = store
         self._route_of = route_of
         self._policy_of = policy_of
-        self._threshold = threshold
+        self._examiner = examiner or Examiner(StaticPolicy(threshold))
         self._ttl_s = ttl_s
         self._top_k = top_k
         self._deadline_s = deadline_ms / 1000.0
@@ -138,8 +144,10 @@ class SemanticCache:
             return None
         begun = time.monotonic()
         note.status = CacheStatus.MISS
-        note.policy = STATIC_POLICY
-        note.threshold = bar_for(threshold=self._threshold, floor=call.controls.threshold)
+        policy = self._examiner.policy
+        note.policy, note.policy_version = policy.name, policy.version
+        note.guard_version = self._examiner.guard_version
+        note.threshold = bar_for(threshold=policy.floor, floor=call.controls.threshold)
         try:
             async with asyncio.timeout(self._deadline_s):
                 return await self._find(call, question, bar=note.threshold)
@@ -161,23 +169,36 @@ class SemanticCache:
         found = await self._index.search(
             question.partition, question.text, top_k=self._top_k, timeout_s=self._deadline_s
         )
-        note.candidates = list(found.candidates)
         note.embedder = found.embedder
         note.index_generation = found.generation
+        note.candidates = list(found.candidates)
         unusable: dict[str, str] = {}
-        entry: Entry | None = None
-        while entry is None:
-            decision = decide(found.candidates, bar=bar, unusable=unusable)
-            if decision.entry is None:
-                break
-            entry, fault = await self._fetch(call, decision.entry)
-            if entry is None:
-                unusable[decision.entry] = fault
+        entry = await self._first_served(call, question, bar=bar, unusable=unusable)
+        decision = decide(note.candidates, bar=bar, unusable=unusable)
+        assert (entry is None) == (decision.entry is None), "what was served follows from what is recorded"
         call.notes.extra["semantic"] = decision.reason
         call.notes.extra["semantic_unusable"] = unusable
         if entry is not None:
             self._note_hit(call, entry, decision)
         return entry
+
+    async def _first_served(
+        self, call: Call, question: Question, *, bar: float, unusable: dict[str, str]
+    ) -> Entry | None:
+        """Examine the candidates above the bar, nearest first, up to one that may serve; notes each verdict."""
+        candidates = call.notes.cache.candidates
+        asked = self._examiner.read(question.text) if candidates and candidates[0].similarity >= bar else None
+        for place, candidate in enumerate(candidates):
+            if candidate.similarity < bar:
+                break
+            entry, fault = await self._fetch(call, candidate.entry)
+            if entry is None:
+                unusable[candidate.entry] = fault
+                continue
+            candidates[place] = self._examiner.examine(candidate, asked=asked, question=entry.question)
+            if objection(candidates[place]) is None:
+                return entry
+        return None
 
     async def _fetch(self, call: Call, entry_id: str) -> tuple[Entry | None, str]:
         """Return the entry, or None and why it cannot serve this call."""
@@ -199,6 +220,8 @@ class SemanticCache:
         note.status = CacheStatus.SEMANTIC
         note.reason = None
         note.similarity = decision.similarity
+        served = next(candidate for candidate in note.candidates if candidate.entry == decision.entry)
+        note.p_correct, note.p_required = served.p_correct, served.p_required
         note.entry = entry.id
         note.entry_call = entry.call_id
         note.entry_created_at = entry.created_at
@@ -220,7 +243,14 @@ class SemanticCache:
             reason = "too_many_inserts"
         call.notes.extra["semantic_insert"] = reason or "begun"
         if reason is None:
-            entry = make_entry(call, recording.events, id=question.entry, created_at=self._clock(), ttl_s=self._ttl_s)
+            entry = make_entry(
+                call,
+                recording.events,
+                id=question.entry,
+                created_at=self._clock(),
+                ttl_s=self._ttl_s,
+                question=question.text,
+            )
             task = asyncio.create_task(self._insert(question, entry), name="semantic-insert")
             self._inserts.add(task)
             task.add_done_callback(self._inserts.discard)

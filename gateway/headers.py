@@ -101,6 +101,9 @@ def _hit_headers(notes: Notes, now: float) -> list[tuple[bytes, bytes]]:
         headers.append((b"x-lamina-similarity", b"%.4f" % cache.similarity))
     if cache.threshold is not None:
         headers.append((b"x-lamina-threshold", b"%.4f" % cache.threshold))
+    if cache.p_correct is not None and cache.p_required is not None:
+        headers.append((b"x-lamina-p-correct", b"%.4f" % cache.p_correct))
+        headers.append((b"x-lamina-p-required", b"%.4f" % cache.p_required))
     return headers
 
 

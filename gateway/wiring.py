@@ -11,7 +11,10 @@ from typing import Any
 from backends.registry import BackendFactory, BackendOptions
 from cache.embeddings import EmbeddingBackend
 from cache.exact import ExactCache
+from cache.examiner import Examiner
+from cache.guard import load_guard
 from cache.owner_client import OwnerClient
+from cache.policies.build import build_policy
 from cache.redis_store import RedisStore
 from cache.semantic import IndexFault, SemanticCache
 from gateway import model_store
@@ -227,7 +230,12 @@ class _Wiring:
             self._store,
             route_of=self._routes.of,
             policy_of=partial(_always, self._checks.policy),
-            threshold=semantic.threshold,
+            examiner=Examiner(
+                build_policy(
+                    semantic.policy, threshold=semantic.threshold, wrong_to_call_cost=semantic.wrong_to_call_cost
+                ),
+                load_guard() if semantic.guard else None,
+            ),
             ttl_s=semantic.ttl_s,
             top_k=semantic.top_k,
             deadline_ms=semantic.deadline_ms,

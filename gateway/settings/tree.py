@@ -157,7 +157,11 @@ class ExactSettings(Section):
 
 
 class SemanticSettings(Section):
-    """The semantic cache; `threshold` is a cosine, `model` the encoder that the cache owner runs."""
+    """The semantic cache; `threshold` is the cosine bar of the policy `static`, `model` the owner's encoder.
+
+    `guard` lets the difference guard veto; `wrong_to_call_cost` is how many calls one wrong answer costs, from which
+    the policy `calibrated` has its bar.
+    """
 
     enabled: bool = True
     policy: Literal["static", "calibrated", "verified"] = "static"
@@ -165,7 +169,8 @@ class SemanticSettings(Section):
     ttl_s: PositiveFloat = 86400
     top_k: Annotated[int, Field(ge=1, le=100)] = 5
     deadline_ms: PositiveFloat = 50
-    wrong_to_call_cost: PositiveFloat = 25
+    guard: bool = True
+    wrong_to_call_cost: Annotated[float, Field(ge=1, le=1_000_000)] = 25
     shadow_share: Share = 0.01
     max_batch_size: PositiveInt = 32
     max_queue_delay_ms: Annotated[float, Field(ge=0)] = 2

@@ -8,6 +8,11 @@ from gateway.settings.tree import Settings
 
 def check_built(settings: Settings) -> None:
     """Raise `SettingsError` for the first setting that would silently do nothing."""
+    if settings.cache.semantic.policy == "verified":
+        raise SettingsError(
+            "cache.semantic.policy: 'verified' is not built in this version, for want of a cross-encoder; "
+            "leave it at static, or take calibrated"
+        )
     for path, value, allowed in _fixed_values(settings):
         if value != allowed:
             shown = "null" if allowed is None else allowed
@@ -17,8 +22,6 @@ def check_built(settings: Settings) -> None:
 def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
     semantic, engine = settings.cache.semantic, settings.engine
     return [
-        ("cache.semantic.policy", semantic.policy, "static"),
-        ("cache.semantic.wrong_to_call_cost", semantic.wrong_to_call_cost, 25),
         ("cache.semantic.shadow_share", semantic.shadow_share, 0.01),
         ("engine.quantization", engine.quantization, "none"),
         ("engine.kv_dtype", engine.kv_dtype, "auto"),

@@ -21,10 +21,18 @@ class CacheStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A neighbour that the semantic cache looked at; `similarity` is the cosine, in [-1, 1]."""
+    """A neighbour that the semantic cache looked at; `similarity` is the cosine, in [-1, 1].
+
+    `veto` is the guard's reason code where it objected. `p_correct` is the policy's estimate, `p_required` what it
+    asked for, and `inputs` the numbers that both follow from; None where the candidate was not judged.
+    """
 
     entry: str
     similarity: float
+    veto: str | None = None
+    p_correct: float | None = None
+    p_required: float | None = None
+    inputs: tuple[float, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -43,6 +51,10 @@ class CacheNote:
     similarity: float | None = None
     threshold: float | None = None
     policy: str | None = None
+    policy_version: str | None = None
+    guard_version: int | None = None
+    p_correct: float | None = None
+    p_required: float | None = None
     partition: str | None = None
     embedder: str | None = None
     index_generation: int | None = None

@@ -55,6 +55,23 @@ async def test_hit_says_which_entry_how_near_and_how_old(is_streamed: bool) -> N
     assert headers["cache-status"] in ("lamina; hit; ttl=3500", "lamina; hit; ttl=3499")
 
 
+async def test_hit_of_a_policy_that_weighs_odds_says_them() -> None:
+    handler = Deciding(status=CacheStatus.SEMANTIC, similarity=0.9, threshold=0.7, p_correct=0.98765, p_required=0.96)
+    async with served(parts_of(handler)) as port:
+        reply = await ask(port, CHAT, chat())
+
+    assert reply.headers["x-lamina-p-correct"] == "0.9877"
+    assert reply.headers["x-lamina-p-required"] == "0.9600"
+
+
+async def test_hit_of_the_static_policy_says_no_odds() -> None:
+    async with served(parts_of(Deciding(status=CacheStatus.SEMANTIC, similarity=0.99, threshold=0.95))) as port:
+        reply = await ask(port, CHAT, chat())
+
+    assert "x-lamina-p-correct" not in reply.headers
+    assert "x-lamina-p-required" not in reply.headers
+
+
 async def test_call_that_shared_a_flight_is_collapsed() -> None:
     async with served(parts_of(Deciding(status=CacheStatus.EXACT, is_collapsed=True))) as port:
         reply = await ask(port, CHAT, chat())

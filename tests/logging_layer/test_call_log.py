@@ -47,7 +47,8 @@ async def test_the_record_is_json_of_a_stated_version() -> None:
     read = json.loads(record.to_json())
 
     assert read["version"] == 1
-    assert read["cache"]["candidates"] == [{"entry": "entry-1", "similarity": 0.71}]
+    [candidate] = read["cache"]["candidates"]
+    assert (candidate["entry"], candidate["similarity"], candidate["veto"]) == ("entry-1", 0.71, None)
     assert read["checks"][0]["check"] == "length"
     assert read["outcome"] == "answered"
 

@@ -1,0 +1,37 @@
+"""Members of one kind: days, countries, programs, customers; and names that no list knows."""
+
+from __future__ import annotations
+
+from cache.guard.comparison import Comparison, is_typo
+from cache.guard.lexicon import Lexicon
+from cache.guard.veto import Veto, against, told
+
+
+def other_member(pair: Comparison, lexicon: Lexicon) -> Veto | None:
+    """Veto two members of one contrast set, each on one side only: Monday against Tuesday, tenant against landlord."""
+    for one in sorted(pair.only_a):
+        kinds = lexicon.kinds.get(one)
+        if not kinds:
+            continue
+        for other in sorted(pair.only_b):
+            shared = kinds & lexicon.kinds.get(other, frozenset())
+            if shared:
+                return against(lexicon.reasons[min(shared)], one, other)
+    return None
+
+
+def other_name(pair: Comparison, lexicon: Lexicon) -> Veto | None:
+    """Veto where each side names somebody or something that the other does not."""
+    names_a = pair.a.literals.names - frozenset(pair.b.words)
+    names_b = pair.b.literals.names - frozenset(pair.a.words)
+    if not names_a or not names_b or _is_spelt_out(names_a, pair.b.words) or _is_spelt_out(names_b, pair.a.words):
+        return None
+    if any(is_typo(one, other, lexicon) for one in names_a for other in names_b):
+        return None
+    return against("entity", told(names_a), told(names_b))
+
+
+def _is_spelt_out(names: frozenset[str], words: tuple[str, ...]) -> bool:
+    """Tell whether a name is the initials of words that stand in a row."""
+    initials = "".join(word[0] for word in words if word)
+    return any(len(name) > 2 and name in initials for name in names)

@@ -1,0 +1,1 @@
+"""Policies: what a hit is worth, given its odds and the price of a wrong answer."""
