@@ -18,6 +18,11 @@ from gateway import model_store
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take how long the soaks last."""
+    parser.addoption("--soak-minutes", type=float, default=30.0, help="how long each soak lasts (default: 30)")
+
+
 @pytest.fixture(scope="session")
 def short_folder() -> Iterator[Path]:
     """Give a folder with a path short enough for sockets (107 bytes)."""

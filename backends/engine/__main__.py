@@ -51,9 +51,15 @@ def main() -> int:
     config = _configure(args, model)
     info = _describe(args, model, config)
     kernels = _prepare_kernels(args, model)
-    runner = Runner(model, num_pages=config.num_pages, page_size=config.page_size, kernels=kernels)
+    runner = Runner(
+        model,
+        num_pages=config.num_pages,
+        page_size=config.page_size,
+        num_swap_pages=config.num_swap_pages,
+        kernels=kernels,
+    )
     del model  # the kernels have packed its matrices anew; the plain ones would stay in memory beside them
-    core = EngineCore(config, runner, new_seed=lambda: secrets.randbits(63))
+    core = EngineCore(config, runner, new_seed=lambda: secrets.randbits(63), overlap=args.overlap)
     return asyncio.run(_serve(args, core, info))
 
 
@@ -117,6 +123,7 @@ def _configure(args: argparse.Namespace, model: LoadedModel) -> EngineConfig:
         ),
         page_size=args.page_size,
         max_num_seqs=args.max_num_seqs,
+        max_batch_size=args.max_batch_size,
         max_batched_tokens=args.max_batched_tokens or max(step_tokens, 2 * args.max_num_seqs),
         max_waiting=args.max_waiting,
         max_waiting_tokens=args.max_waiting_tokens,
@@ -127,6 +134,7 @@ def _configure(args: argparse.Namespace, model: LoadedModel) -> EngineConfig:
         priority_age_s=args.priority_age_s,
         max_overtakes=args.max_overtakes,
         prefix_cache=not args.no_prefix_cache,
+        num_swap_pages=(args.swap_memory_mb << 20) // page_bytes,
     )
 
 
@@ -187,7 +195,12 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16", choices=sorted(DTYPES))
     parser.add_argument("--page-size", default=16, type=_positive, help="tokens per KV page (default: 16)")
     parser.add_argument("--kv-memory-mb", default=None, type=_auto_or_positive, help="KV pool in MiB, or auto")
-    parser.add_argument("--max-num-seqs", default=64, type=_positive, help="requests per step (default: 64)")
+    parser.add_argument("--max-num-seqs", default=64, type=_positive, help="requests that hold KV (default: 64)")
+    parser.add_argument("--max-batch-size", default=None, type=_auto_or_positive, help="of them per step, or auto: all")
+    parser.add_argument(
+        "--swap-memory-mb", default=0, type=_not_negative, help="MiB for KV of those who give way (default: 0, none)"
+    )
+    parser.add_argument("--overlap", action="store_true", help="plan a step while the one before is computed")
     parser.add_argument("--max-batched-tokens", default=None, type=_auto_or_positive, help="tokens per step, or auto")
     parser.add_argument("--policy", default="fcfs", choices=sorted(POLICIES), help="whose turn it is (default: fcfs)")
     parser.add_argument("--admission", default="future_peak", choices=sorted(ADMISSIONS))

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 class EngineConfig:
     """What the scheduler and the pool need to know; `create` makes one that holds together.
 
-    `num_pages` pages of `page_size` tokens; a request may hold up to `max_len` tokens; a step runs at most
-    `max_batched_tokens` tokens of at most `max_num_seqs` requests; at most `max_waiting` requests wait, with at most
-    `max_waiting_tokens` tokens in all (`None`: any number; one request may always wait).
+    `num_pages` pages of `page_size` tokens; a request may hold up to `max_len` tokens; at most `max_num_seqs` requests
+    hold pages; a step runs at most `max_batched_tokens` tokens of at most `max_batch_size` of them, in turn (`None`: of
+    all); at most `max_waiting` requests wait, with at most `max_waiting_tokens` tokens in all (`None`: any number; one
+    request may always wait). `num_swap_pages` pages outside the pool keep what requests that give way have computed;
+    without one to spare it is computed again.
 
     While answers are being decoded, prompts take at most `prefill_share` of a step's tokens together; while more than
     one prompt could be computed, each takes at most `chunk_share`. A level of priority is worth `priority_age_s`
@@ -26,6 +28,7 @@ class EngineConfig:
     num_pages: int
     page_size: int = 16
     max_num_seqs: int = 64
+    max_batch_size: int | None = None
     max_batched_tokens: int = 128
     max_waiting: int = 1024
     max_waiting_tokens: int | None = None
@@ -36,11 +39,12 @@ class EngineConfig:
     priority_age_s: float = 10.0
     max_overtakes: int = 32
     prefix_cache: bool = True
+    num_swap_pages: int = 0
 
     def __post_init__(self) -> None:
         for field in ("vocab_size", "max_len", "num_pages", "page_size", "max_num_seqs", "max_batched_tokens"):
             self._require(field, getattr(self, field) >= 1, "at least 1")
-        for field in ("max_waiting", "max_overtakes"):
+        for field in ("max_waiting", "max_overtakes", "num_swap_pages"):
             self._require(field, getattr(self, field) >= 0, "0 or more")
         for field in ("prefill_share", "chunk_share"):
             self._require(field, 0 < getattr(self, field) <= 1, "above 0 and at most 1")
@@ -48,13 +52,19 @@ class EngineConfig:
         self._require(
             "max_waiting_tokens", self.max_waiting_tokens is None or self.max_waiting_tokens >= 1, "1 or more"
         )
-        if self.max_batched_tokens < self.max_num_seqs:
-            # A step must have room for one token of every running request, or some would starve.
-            object.__setattr__(self, "max_batched_tokens", self.max_num_seqs)
+        self._require("max_batch_size", self.max_batch_size is None or self.max_batch_size >= 1, "1 or more")
+        if self.max_batched_tokens < self.num_rows:
+            # A step must have room for one token of every row, or some would starve.
+            object.__setattr__(self, "max_batched_tokens", self.num_rows)
 
     def _require(self, field: str, holds: bool, wanted: str) -> None:
         if not holds:
             raise ValueError(f"{field} is {getattr(self, field)}; it must be {wanted}")
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many requests a step computes at most."""
+        return min(self.max_batch_size or self.max_num_seqs, self.max_num_seqs)
 
     @property
     def num_slots(self) -> int:

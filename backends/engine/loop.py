@@ -33,6 +33,16 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Look whether the books agree; `tell` gets what is wrong with them, or `None`, in the engine's thread."""
+
+    tell: Callable[[str | None], None]
+
+
+Command = Submit | Abort | Check
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What happened at once: outputs by ticket, and refusals by ticket."""
 
@@ -62,7 +72,7 @@ class EngineLoop:
         self._crashed = crashed
         self._max_commands = max_commands
         self._stall_s = stall_s
-        self._commands: deque[Submit | Abort] = deque()
+        self._commands: deque[Command] = deque()
         self._wake = threading.Condition()
         self._is_closing = False
         self._keys: dict[int, int] = {}
@@ -101,6 +111,12 @@ class EngineLoop:
             self._commands.append(Abort(ticket))
             self._wake.notify_all()
 
+    def check(self, tell: Callable[[str | None], None]) -> None:
+        """Ask whether pages, locks and requests agree; `tell` is called before the next step and must not block."""
+        with self._wake:
+            self._commands.append(Check(tell))
+            self._wake.notify_all()
+
     def stats(self) -> Mapping[str, float]:
         """Return the numbers as they were after the last step or command."""
         return self._stats
@@ -114,8 +130,10 @@ class EngineLoop:
         except Exception:
             logger.exception("engine.crashed decision=%s", self._core.last_decision)
             self._crashed()
+        finally:
+            self._core.close()
 
-    def _turn(self, commands: Sequence[Submit | Abort]) -> None:
+    def _turn(self, commands: Sequence[Command]) -> None:
         refusals = [refusal for refusal in map(self._execute, commands) if refusal is not None]
         self._stats = self._core.stats()
         outputs = self._step() if self._core.has_work else ()
@@ -125,7 +143,7 @@ class EngineLoop:
         if outputs or refusals:
             self._deliver(Report(tuple(outputs), tuple(refusals)))
 
-    def _next_commands(self) -> list[Submit | Abort] | None:
+    def _next_commands(self) -> list[Command] | None:
         """Wait until there is something to do; returns the commands to run first, `None` at the end."""
         with self._wake:
             self._wake.wait_for(lambda: self._commands or self._is_closing or self._core.has_work)
@@ -135,7 +153,7 @@ class EngineLoop:
             self._commands.clear()
             return commands
 
-    def _execute(self, command: Submit | Abort) -> tuple[int, Refused] | None:
+    def _execute(self, command: Command) -> tuple[int, Refused] | None:
         match command:
             case Submit(ticket, submission):
                 try:
@@ -148,6 +166,16 @@ class EngineLoop:
                 if ended is not None:
                     self._core.abort(ended)
                     del self._tickets[ended]
+            case Check(tell):
+                tell(self._fault())
+        return None
+
+    def _fault(self) -> str | None:
+        try:
+            self._core.check()
+        except AssertionError as exc:
+            logger.exception("engine.books_wrong %s", self._core.describe())
+            return str(exc) or "an assertion"
         return None
 
     def _step(self) -> Sequence[tuple[int, Output]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -27,6 +28,9 @@ class Engine(Protocol):
 
     def stats(self) -> Mapping[str, float]:
         """Return the newest numbers."""
+
+    def check(self, tell: Callable[[str | None], None]) -> None:
+        """Look whether the books agree; `tell` gets what is wrong, or `None`, in the engine's thread."""
 
 
 class EngineServer:
@@ -72,9 +76,13 @@ class EngineServer:
 
     def deliver(self, report: Report) -> None:
         """Take what happened in a step; called in the engine's thread."""
+        self._post(partial(self._send, report))
+
+    def _post(self, work: Callable[[], None]) -> None:
+        """Let the event loop do something; called in the engine's thread."""
         assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(self._send, report)
+            self._loop.call_soon_threadsafe(work)
         except RuntimeError:
             logger.info("engine.late_step the event loop has ended")
 
@@ -122,6 +130,11 @@ class EngineServer:
         if self._owners.pop(ticket, None) is not None:
             self._engine.abort(ticket)
 
+    def check(self, connection: _Connection) -> None:
+        """Tell a connection, before the next step, whether pages, locks and requests agree."""
+        assert self._engine is not None
+        self._engine.check(lambda fault: self._post(partial(connection.tell_checked, fault)))
+
     def forget(self, connection: _Connection) -> None:
         """Let a lost connection go."""
         self._connections.discard(connection)
@@ -167,6 +180,10 @@ class _Connection(asyncio.Protocol):
         self._live.pop(request_id, None)
         self._send(wire.refused_message(request_id, refused))
 
+    def tell_checked(self, fault: str | None) -> None:
+        """Tell what is wrong with the engine's books, or that nothing is."""
+        self._send({"op": "checked", "fault": fault})
+
     def cut(self, reason: str) -> None:
         """Drop the connection; its requests are aborted when it is lost."""
         if self._transport is not None:
@@ -185,6 +202,8 @@ class _Connection(asyncio.Protocol):
                 self._send(self._server.info())
             case "stats":
                 self._send(self._server.stats())
+            case "check":
+                self._server.check(self)
             case other:
                 raise wire.BadFrame(f"an unknown op '{other}'")
 

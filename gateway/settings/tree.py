@@ -252,6 +252,7 @@ class EngineSettings(Section):
     page_size: PositiveInt = 16
     kv_memory_mb: AutoCount = None
     max_num_seqs: PositiveInt = 64
+    max_batch_size: AutoCount = None
     max_batched_tokens: AutoCount = None
     max_waiting: PositiveInt = 1024
     max_waiting_tokens: AutoCount = None
@@ -262,6 +263,8 @@ class EngineSettings(Section):
     priority_age_s: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 10.0
     max_overtakes: NonNegativeInt = 32
     prefix_cache: bool = True
+    swap_memory_mb: NonNegativeInt = 0
+    overlap: bool = False
     threads: AutoCount = None
     kernels: Literal["auto", "reference"] = "auto"
     connect: str | None = None

@@ -59,6 +59,7 @@ def engine_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--page-size": str(engine.page_size),
         "--kv-memory-mb": str(engine.kv_memory_mb or "auto"),
         "--max-num-seqs": str(engine.max_num_seqs),
+        "--max-batch-size": str(engine.max_batch_size or "auto"),
         "--max-batched-tokens": str(engine.max_batched_tokens or "auto"),
         "--policy": engine.policy,
         "--admission": engine.admission,
@@ -68,6 +69,7 @@ def engine_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--chunk-share": f"{engine.chunk_share:g}",
         "--priority-age-s": f"{engine.priority_age_s:g}",
         "--max-overtakes": str(engine.max_overtakes),
+        "--swap-memory-mb": str(engine.swap_memory_mb),
         "--threads": str(threads),
         "--kernels": engine.kernels,
         "--compiled": str(model_store.compiled_folder()),
@@ -75,6 +77,8 @@ def engine_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
     words = [word for pair in arguments.items() for word in pair]
     if not engine.prefix_cache:
         words.append("--no-prefix-cache")
+    if engine.overlap:
+        words.append("--overlap")
     return ChildSpec(
         name="engine",
         command=place.python("backends.engine", *words),

@@ -16,7 +16,8 @@ from gateway.supervisor.state import StateFolder
 
 CHOSEN = """
 engine: {policy: fair_share, admission: reserve, max_waiting: 7, max_waiting_tokens: 900, prefill_share: 0.5,
-         chunk_share: 0.25, priority_age_s: 2.5, max_overtakes: 0, max_num_seqs: 9, page_size: 4}
+         chunk_share: 0.25, priority_age_s: 2.5, max_overtakes: 0, max_num_seqs: 9, page_size: 4,
+         max_batch_size: 5, swap_memory_mb: 3, overlap: true}
 """
 
 
@@ -45,6 +46,9 @@ def test_the_engine_is_told_every_setting_of_its_scheduler(text: str, tmp_path: 
         ("priority_age_s: -1", ["engine.priority_age_s", "-1"]),
         ("priority_age_s: .inf", ["engine.priority_age_s", "inf"]),
         ("max_overtakes: -1", ["engine.max_overtakes", "-1"]),
+        ("max_batch_size: 0", ["engine.max_batch_size", "0"]),
+        ("swap_memory_mb: -1", ["engine.swap_memory_mb", "-1"]),
+        ("overlap: perhaps", ["engine.overlap", "'perhaps'"]),
     ],
 )
 def test_a_wrong_setting_of_the_scheduler_is_refused_by_name(text: str, words: list[str]) -> None:
@@ -57,7 +61,7 @@ def test_a_wrong_setting_of_the_scheduler_is_refused_by_name(text: str, words: l
 @pytest.mark.parametrize(
     "flags",
     [("--prefill-share", "0"), ("--chunk-share", "2"), ("--priority-age-s", "inf"), ("--max-overtakes", "-1"),
-     ("--policy", "random"), ("--max-waiting-tokens", "0")],
+     ("--policy", "random"), ("--max-waiting-tokens", "0"), ("--max-batch-size", "0"), ("--swap-memory-mb", "-1")],
 )  # fmt: skip
 def test_a_wrong_flag_is_refused_by_name(flags: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

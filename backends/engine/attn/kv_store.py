@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -31,6 +31,11 @@ class KvStore:
             return tuple(zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers))
 
         return cls(tensors(), tensors())
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Return all tensors, each with a page per row."""
+        return tuple(tensor for field in fields(self) for tensor in getattr(self, field.name))
 
     @property
     def num_kv_heads(self) -> int:

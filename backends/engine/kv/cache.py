@@ -36,7 +36,12 @@ class KvCache:
         return self.pool.num_free + self.tree.num_evictable
 
     def peek(self, salt: str, tokens: Sequence[int]) -> Match:
-        """Return what `open` would find, changing nothing: the longest cached prefix without the last token."""
+        """Return what `open` would find, changing nothing: the longest cached prefix without the last token.
+
+        Its fork is a page whose first tokens are the next ones: their keys and values may be copied to the page that
+        `grow` adds. What lies in that page stays true until a step that is decided later writes to it, even if the
+        page is evicted by then.
+        """
         return self.tree.match(salt, self._known(tokens))
 
     def fits(self, match: Match, num_tokens: int) -> bool:
@@ -47,10 +52,7 @@ class KvCache:
     def open(self, salt: str, tokens: Sequence[int]) -> Holding:
         """Return a holding of the longest cached prefix, in whole pages and without the last token.
 
-        The last token is always computed, so that there is a row to sample from. Where two texts part inside a page,
-        the later one computes that page's first tokens again: at most `page_size - 1` tokens, which ride along in a
-        step that its prompt needs anyway. Copying them instead would put a copy before the step that reads them, into
-        every kernel's order of work. Pages of one token share exactly, without either.
+        The last token is always computed, so that there is a row to sample from.
         """
         node, num_pages = self.tree.find(salt, self._known(tokens))
         self.tree.lock(node)

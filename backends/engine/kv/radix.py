@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +10,18 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A run of pages below its parent; locked while a request uses it, `last_used` counts unlocks."""
+    """A run of pages below its parent; locked while a request uses it, `last_used` counts unlocks.
+
+    `order` has the keys of `children`, sorted: beside where other tokens would stand is what they have most in common
+    with.
+    """
 
     tokens: tuple[int, ...]
     pages: list[int]
     parent: Node | None
     salt: str
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
+    order: list[tuple[int, ...]] = field(default_factory=list)
     locks: int = 0
     last_used: int = 0
 
@@ -26,12 +32,28 @@ class Node:
             yield node
             node = node.parent
 
+    def adopt(self, key: tuple[int, ...], child: Node) -> None:
+        """Put a child under the tokens of its first page, in place of one that was there."""
+        if key not in self.children:
+            bisect.insort(self.order, key)
+        self.children[key] = child
+
+    def disown(self, key: tuple[int, ...]) -> None:
+        """Take a child out."""
+        del self.children[key]
+        del self.order[bisect.bisect_left(self.order, key)]
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A known prefix: the nodes on its way and how many pages of each belong to it."""
+    """A known prefix: the nodes on its way and how many pages of each belong to it.
+
+    Of the page after them the first `num_forked` tokens are known too: they are those of `fork_page`.
+    """
 
     steps: tuple[tuple[Node, int], ...]
+    fork_page: int = -1
+    num_forked: int = 0
 
     @classmethod
     def of(cls, node: Node) -> Match:
@@ -76,18 +98,26 @@ class RadixTree:
         return self._num_nodes
 
     def match(self, salt: str, tokens: Sequence[int]) -> Match:
-        """Return the longest known prefix in whole pages, changing nothing."""
+        """Return the longest known prefix in whole pages, and what is known of the page after it, changing nothing."""
         steps: list[tuple[Node, int]] = []
         node, done = self._roots.get(salt), 0
+        fork = (-1, 0)
         while node is not None:
-            node = node.children.get(tuple(tokens[done : done + self._page_size]))
-            if node is not None:
-                same = self._pages_in_common(node, tokens, done)
-                steps.append((node, same))
-                done += same * self._page_size
-                if same < len(node.pages):
-                    break
-        return Match(tuple(steps))
+            rest = tuple(tokens[done : done + self._page_size])
+            child = node.children.get(rest)
+            if child is None:
+                fork = _fork_among(node, rest)
+                break
+            same = self._pages_in_common(child, tokens, done)
+            steps.append((child, same))
+            done += same * self._page_size
+            if same < len(child.pages):
+                begin = same * self._page_size
+                key = child.tokens[begin : begin + self._page_size]
+                fork = (child.pages[same], _num_common(key, tokens[done : done + self._page_size]))
+                break
+            node = child
+        return Match(tuple(steps), *fork)
 
     def find(self, salt: str, tokens: Sequence[int]) -> tuple[Node, int]:
         """Return the node that ends the longest known prefix in whole pages, and how many pages that is.
@@ -178,6 +208,7 @@ class RadixTree:
             assert node.parent.children[node.tokens[: self._page_size]] is node
             assert node.salt == node.parent.salt
             assert node.parent.locks >= node.locks >= 0
+            assert node.parent.order == sorted(node.parent.children)
         assert num_nodes == self._num_nodes
         assert num_evictable == self._num_evictable
         assert all(root.children or root.locks for root in self._roots.values())
@@ -209,15 +240,15 @@ class RadixTree:
         assert parent is not None
         upper = Node(node.tokens[:cut], node.pages[:num_pages], parent, node.salt)
         upper.locks, upper.last_used = node.locks, node.last_used
-        parent.children[upper.tokens[: self._page_size]] = upper
+        parent.adopt(upper.tokens[: self._page_size], upper)
         node.tokens, node.pages, node.parent = node.tokens[cut:], node.pages[num_pages:], upper
-        upper.children[node.tokens[: self._page_size]] = node
+        upper.adopt(node.tokens[: self._page_size], node)
         self._num_nodes += 1
         return upper
 
     def _add(self, parent: Node, tokens: tuple[int, ...], pages: list[int]) -> Node:
         node = Node(tokens, pages, parent, parent.salt, last_used=self._clock)
-        parent.children[tokens[: self._page_size]] = node
+        parent.adopt(tokens[: self._page_size], node)
         self._num_nodes += 1
         self._num_evictable += len(pages)
         self._offer(node)
@@ -231,7 +262,7 @@ class RadixTree:
         parent = node.parent
         assert parent is not None
         if keep == 0:
-            del parent.children[node.tokens[: self._page_size]]
+            parent.disown(node.tokens[: self._page_size])
             self._num_nodes -= 1
             node.pages = []
             if parent.parent is None:
@@ -252,3 +283,21 @@ class RadixTree:
             heapq.heapify(self._leaves)
         self._num_offers += 1  # never equal, so that nodes are never compared
         heapq.heappush(self._leaves, (node.last_used, self._num_offers, node))
+
+
+def _fork_among(parent: Node, rest: tuple[int, ...]) -> tuple[int, int]:
+    """Return the first page of the child that begins most like `rest`, and how many tokens they share."""
+    index = bisect.bisect_left(parent.order, rest)
+    best = (-1, 0)
+    for key in parent.order[max(0, index - 1) : index + 1]:
+        shared = _num_common(key, rest)
+        if shared > best[1]:
+            best = (parent.children[key].pages[0], shared)
+    return best
+
+
+def _num_common(first: Sequence[int], second: Sequence[int]) -> int:
+    for index, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return index
+    return min(len(first), len(second))

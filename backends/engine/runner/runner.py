@@ -14,6 +14,7 @@ from backends.engine.model.llama import Llama
 from backends.engine.model.loader import LoadedModel
 from backends.engine.model.packed import PackedLlama
 from backends.engine.runner.batch import Batch, Ints, lay_out
+from backends.engine.runner.pages import PageMover
 from backends.engine.sample.kernel import draw_tokens_by_kernel
 from backends.engine.sample.logprobs import token_logprobs
 from backends.engine.sample.sampler import draw_tokens
@@ -37,17 +38,23 @@ class Runner:
     With `kernels` the CPU kernels compute, which must have been loaded and must take the model's shape.
     """
 
-    def __init__(self, model: LoadedModel, *, num_pages: int, page_size: int, kernels: bool = False) -> None:
+    def __init__(
+        self, model: LoadedModel, *, num_pages: int, page_size: int, num_swap_pages: int = 0, kernels: bool = False
+    ) -> None:
         self._decoder: Decoder = _KernelDecoder(model) if kernels else _ReferenceDecoder(model)
         self._draw_tokens = draw_tokens_by_kernel if kernels else draw_tokens
         self._page_size = page_size
         self._store = KvStore.allocate(
             model.shape, num_pages=num_pages, page_size=page_size, dtype=model.dtype, device=model.device
         )
+        self._mover = PageMover(self._store, num_swap_pages=num_swap_pages)
 
     @torch.inference_mode()
     def run(self, decision: Decision) -> list[Sampled]:
-        """Compute all rows in one forward pass; returns what was drawn for the rows that draw."""
+        """Move pages, then compute all rows in one forward pass; returns what was drawn for the rows that draw."""
+        self._mover.move(decision)
+        if not decision.rows:
+            return []
         batch = lay_out(decision, page_size=self._page_size)
         hidden = self._decoder.forward(batch, self._store)
         if not batch.draws:

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from backends.engine.types import SamplingParams
+
+PENDING = -1
+"""Stands for a token that a step in flight has yet to draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy the keys and values of the first `num_slots` tokens of a page to another page."""
+
+    source: int
+    target: int
+    num_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Copy a whole page between the pool and the swap space; each numbers its own pages."""
+
+    source: int
+    target: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +63,36 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The rows of one step, decodes first, and the requests that lost their pages for it."""
+    """The rows of one step, decodes first, and the requests that lost their pages for it.
+
+    Before the rows are computed pages are moved, in this order: `saves` from the pool to the swap space, `copies`
+    within the pool, `loads` from the swap space to the pool. So a page may be saved or copied from and be another's
+    in the same step.
+    """
 
     step: int
     rows: tuple[Row, ...]
     preempted: tuple[int, ...] = ()
+    saves: tuple[Move, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    loads: tuple[Move, ...] = ()
+
+    def settle(self, drawn: Mapping[int, int], *, without: Collection[int]) -> Decision:
+        """Return the same with the drawn tokens where they were pending, and without the rows of some requests."""
+        rows = (row for row in self.rows if row.key not in without)
+        settled = (replace(row, tokens=(drawn[row.key],)) if row.tokens == (PENDING,) else row for row in rows)
+        return replace(self, rows=tuple(settled))
+
+    @property
+    def loaded_keys(self) -> set[int]:
+        """Return the requests for which pages are brought back from the swap space."""
+        targets = {move.target for move in self.loads}
+        return {row.key for row in self.rows if not targets.isdisjoint(row.pages)}
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to compute and nothing to move."""
+        return not (self.rows or self.saves or self.copies or self.loads)
 
     @property
     def num_tokens(self) -> int:
@@ -56,4 +102,9 @@ class Decision:
     def describe(self) -> str:
         """Return one line: request, start and count of every row, without any token."""
         rows = " ".join(f"{row.key}:{row.start}+{row.count}{'' if row.draw else '~'}" for row in self.rows)
-        return f"step={self.step} rows=[{rows}] preempted={list(self.preempted)}"
+        moved = "".join(
+            f" {name}={len(moves)}"
+            for name, moves in (("saves", self.saves), ("copies", self.copies), ("loads", self.loads))
+            if moves
+        )
+        return f"step={self.step} rows=[{rows}] preempted={list(self.preempted)}{moved}"

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 from backends.engine.config import EngineConfig
 from backends.engine.kv.cache import KvCache
-from backends.engine.sched.decision import Decision, Draw, Row
+from backends.engine.kv.radix import Match
+from backends.engine.sched.decision import Copy, Decision, Draw, Row
 from backends.engine.sched.forecast import Forecast
 from backends.engine.sched.gate import Gate
 from backends.engine.sched.lobby import Lobby
 from backends.engine.sched.policy import rank, victim, yields_to
 from backends.engine.sched.request import Request
-from backends.engine.sched.step import Step
+from backends.engine.sched.step import Fetch, Step
+from backends.engine.sched.swap import SwapSpace
 from backends.engine.types import FinishReason, Output, Refused, Sampled, Submission, TokenLogprobs
 
 _RETRY_STEPS = 8
@@ -26,9 +28,12 @@ class Counters:
 
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
+    prefix_copied_tokens: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    swapped_out_pages: int = 0
+    swapped_in_pages: int = 0
     overtakes: int = 0
     aborted: int = 0
     finished: int = 0
@@ -38,6 +43,10 @@ class Counters:
 
 class Scheduler:
     """Decide step after step: `schedule()`, compute the decision elsewhere, then `apply()` or `fail()` it.
+
+    The next step may be scheduled before the last one is applied: where that one draws a token, the row after it holds
+    `PENDING`. Decisions are computed one after another and applied in their order, and at most one is not applied yet
+    when the next is scheduled.
 
     Decodes go first, then the rest of prompts already begun, then admissions, under one token budget. The first in
     rank of those running never gives way, so something always finishes. A candidate that does not fit lets others
@@ -53,6 +62,7 @@ class Scheduler:
         self._clock = clock
         self._gate = Gate(config)
         self._lobby = Lobby(config, cached_length=self._cached_length, clock=clock)
+        self._swap = SwapSpace(config.num_swap_pages, page_size=config.page_size)
         self._running: dict[int, Request] = {}
         self._num_changes = 0
         self._blocked: tuple[int, int] | None = None
@@ -73,6 +83,10 @@ class Scheduler:
         return self._lobby.num_tokens
 
     @property
+    def _has_seat(self) -> bool:
+        return len(self._running) < self._config.max_num_seqs
+
+    @property
     def has_work(self) -> bool:
         """Tell whether any request is alive."""
         return bool(self._running or self._lobby)
@@ -81,7 +95,7 @@ class Scheduler:
     def progress(self) -> tuple[int, ...]:
         """Return a mark that every step changes unless something is wrong."""
         oldest = min(self._running.values(), key=rank, default=None)
-        mark = (oldest.key, oldest.num_computed) if oldest else (0, 0)
+        mark = (oldest.key, oldest.num_confirmed) if oldest else (0, 0)
         return (self.counters.generated_tokens, self.counters.finished, self.counters.aborted, *mark)
 
     def submit(self, key: int, submission: Submission, *, seed: int) -> None:
@@ -100,7 +114,7 @@ class Scheduler:
         request = self._find(key)
         if request is None:
             return False
-        self._release(request)
+        self._end(request)
         self.counters.aborted += 1
         return True
 
@@ -112,11 +126,11 @@ class Scheduler:
         return request is not None
 
     def schedule(self) -> Decision:
-        """Return what runs next; empty only where nothing is alive."""
+        """Return what runs next; empty only where nothing is alive, or all of it waits for the step in flight."""
         step = Step(self._config)
-        by_age = sorted(self._running.values(), key=rank)
-        prompts = [request for request in by_age if request.num_pending > 1]
-        for request in by_age:
+        chosen, others = self._take_turns()
+        prompts = [request for request in chosen if request.num_pending > 1]
+        for request in chosen:
             if request.num_pending == 1:
                 self._continue(request, 1, step)
         step.limit_prompts()
@@ -125,18 +139,41 @@ class Scheduler:
             self._continue(request, step.chunk(request.num_pending, is_alone=is_alone), step)
         if not step.preempted:
             self._admit(step)
-        self.counters.steps += bool(step.rows)
-        return Decision(self.counters.steps, tuple(step.rows.values()), tuple(step.preempted))
+        for request in others:
+            if not step.is_full:
+                self._continue(request, step.chunk(request.num_pending, is_alone=False), step)
+        return self._decide(step)
 
     def apply(self, decision: Decision, sampled: Sequence[Sampled]) -> list[Output]:
         """Note what a computed decision gave; returns what each request got, the last output of each with its end."""
         outputs = self.fail([result.key for result in sampled if result.token is None])
         for row in decision.rows:
-            request = self._running.get(row.key)
+            request = self._find(row.key)
             if request is not None:
-                self._advance(request, row)
-        outputs.extend(self._take(result) for result in sampled if result.key in self._running)
+                self._land(request, row)
+        for result in sampled:
+            request = self._find(result.key)
+            if request is not None:
+                outputs.append(self._take(request, result))
         return outputs
+
+    def has_any(self, decision: Decision) -> bool:
+        """Tell whether any request of a decision is alive."""
+        return any(self._find(row.key) is not None for row in decision.rows)
+
+    def ends(self, sampled: Sequence[Sampled]) -> set[int]:
+        """Return the requests that end with what was drawn, changing nothing: rows planned for them are in vain."""
+        keys = set()
+        for result in sampled:
+            request = self._find(result.key)
+            if request is None or result.token is None or self._end_of(request, result.token) is not None:
+                keys.add(result.key)
+        return keys
+
+    def fail_step(self, decision: Decision) -> list[Output]:
+        """End the requests of a step that raised; what it was to save of others is not relied on."""
+        self._swap.lose(decision.saves)
+        return self.fail([row.key for row in decision.rows])
 
     def fail(self, keys: Sequence[int]) -> list[Output]:
         """End these requests with an error; nothing of what their failed step wrote is kept."""
@@ -144,7 +181,7 @@ class Scheduler:
         for key in keys:
             request = self._find(key)
             if request is not None:
-                self._release(request, keep=False)
+                self._end(request, keep=False)
                 self.counters.finished += 1
                 outputs.append(self._output(request, (), None, FinishReason.ERROR))
         return outputs
@@ -159,13 +196,15 @@ class Scheduler:
         """Assert that pages, locks and requests agree; may be called between any two steps."""
         self.kv.check([request.holding for request in self._running.values() if request.holding is not None])
         assert all(request.holding is not None for request in self._running.values())
+        assert all(0 <= each.num_confirmed <= each.num_computed <= len(each.tokens) for each in self._running.values())
+        self._swap.check([request.key for request in self._lobby])
         self._lobby.check()
 
     def describe(self, *, max_requests: int = 16) -> str:
         """Return one line on the first few running and waiting requests each, without any token of theirs."""
         running, waiting = (
             " ".join(
-                f"{each.key}:{each.num_computed}/{len(each.tokens)}+{each.num_allowed}"
+                f"{each.key}:{each.num_confirmed}/{len(each.tokens)}+{each.num_allowed}"
                 for each in list(requests)[:max_requests]
             )
             for requests in (self._running.values(), self._lobby)
@@ -185,6 +224,33 @@ class Scheduler:
     def _cached_length(self, request: Request) -> int:
         return self.kv.peek(request.submission.salt, request.tokens).num_pages * self._config.page_size
 
+    def _take_turns(self) -> tuple[Sequence[Request], Sequence[Request]]:
+        """Return those that run in this step and those that do if there are rows left, each in order of rank.
+
+        Only where more hold pages than a step has rows is there a choice: the first in rank always runs, then who has
+        not run for longest, and one row is left to whoever waits for it.
+        """
+        by_age = sorted((each for each in self._running.values() if not each.is_ending), key=rank)
+        limit = self._config.num_rows
+        if limit == self._config.max_num_seqs:
+            return by_age, ()
+        may_admit = bool(self._lobby) and self._has_seat
+        limit -= may_admit and limit > 1
+        by_turn = by_age[:1] + sorted(by_age[1:], key=lambda request: request.last_step)
+        return sorted(by_turn[:limit], key=rank), by_turn[limit:]
+
+    def _decide(self, step: Step) -> Decision:
+        """Make the decision, and note that it is in flight; saves wait for one that writes to pages."""
+        self.counters.steps += bool(step.rows)
+        decision = step.decide(self.counters.steps, self._swap.drain() if step.rows else ())
+        for row in decision.rows:
+            self._running[row.key].fly(row, step=decision.step)
+        for key in step.fetches:
+            self._swap.forget(key)  # what was kept of it is brought back by this decision
+        self.counters.swapped_in_pages += len(decision.loads)
+        self.counters.prefix_copied_tokens += sum(copy.num_slots for copy in decision.copies)
+        return decision
+
     def _continue(self, request: Request, count: int, step: Step) -> None:
         """Give a running request its next row, taking pages from others where they are short."""
         is_prompt = request.num_pending > 1
@@ -195,10 +261,14 @@ class Scheduler:
             self._give_way(victim(self._running.values()), step)
 
     def _give_way(self, request: Request, step: Step) -> None:
-        step.remove(request.key)
-        self._preempt(request)
+        started = step.remove(request.key)
+        self._preempt(request, has_content=not started)
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, *, has_content: bool = True) -> None:
+        """Let a request wait again; one that started in this very step has nothing in its pages yet that is its own."""
+        assert request.holding is not None
+        if has_content:
+            self.counters.swapped_out_pages += self._swap.save(request.key, request.holding, request.num_computed)
         self._release(request)
         self._enqueue(request)
         self.counters.preemptions += 1
@@ -208,20 +278,21 @@ class Scheduler:
         mark = (self._num_changes, self.counters.steps // _RETRY_STEPS)
         if mark == self._blocked:
             return  # nobody came or went since all were looked at in vain
-        while self._lobby and step.prompt_room > 0:
+        while self._lobby and step.prompt_room > 0 and not (step.is_full and self._has_seat):
             candidates = self._lobby.candidates(without=step.preempted)
+            candidates = [request for request in candidates if request.num_flights == 0]
             if not self._admit_some(candidates, step) and not self._make_way(candidates, step):
                 self._blocked = (self._num_changes, mark[1])
                 return
 
     def _admit_some(self, candidates: Sequence[Request], step: Step) -> bool:
         """Start those that fit; tells whether any did."""
-        if self.num_running >= self._config.max_num_seqs:
+        if not self._has_seat:
             return False
         any_started = False
         forecast, num_nodes = self._gate.forecast(self._running.values()), self.kv.tree.num_nodes
         for request in self._lobby.prefer(candidates):
-            if step.prompt_room <= 0 or self.num_running >= self._config.max_num_seqs:
+            if step.prompt_room <= 0 or step.is_full or not self._has_seat:
                 break
             if self.kv.tree.num_nodes != num_nodes:  # a node was split; whose pages are whose is counted again
                 forecast, num_nodes = self._gate.forecast(self._running.values()), self.kv.tree.num_nodes
@@ -232,7 +303,9 @@ class Scheduler:
     def _start(self, request: Request, candidates: Sequence[Request], forecast: Forecast, step: Step) -> bool:
         """Let a waiting request run if it fits."""
         match = self.kv.peek(request.submission.salt, request.tokens)
-        computed = match.num_pages * self._config.page_size
+        shared = match.num_pages * self._config.page_size
+        saved = self._swap.num_tokens(request.key, match)
+        computed = max(shared + match.num_forked, saved)
         is_alone = self.num_running == 0 and self.num_waiting == 1
         count = step.chunk(len(request.tokens) - computed, is_alone=is_alone)
         if not forecast.admits(request, match) or not self.kv.fits(match, computed + count):
@@ -240,12 +313,24 @@ class Scheduler:
         forecast.add(request, match)
         self.counters.overtakes += self._lobby.admit(request, candidates=candidates)
         request.holding = self.kv.open(request.submission.salt, request.tokens)
-        request.num_computed = computed
+        request.num_computed, request.num_confirmed = computed, shared
         assert self.kv.grow(request.holding, computed + count)
         self._running[request.key] = request
         self._count_admission(request)
         step.add(self._row(request, count), is_prompt=True)
+        step.fetches[request.key] = self._fetch(request, match, is_saved=0 < saved == computed)
         return True
+
+    def _fetch(self, request: Request, match: Match, *, is_saved: bool) -> Fetch:
+        """Return what a request that starts needs in its own pages: what was kept of it, or a fork's first tokens."""
+        assert request.holding is not None
+        if is_saved:
+            loads = self._swap.loads(request.key, request.holding.pages, num_matched=match.num_pages)
+            return Fetch(loads=loads)
+        if match.num_forked:
+            copy = Copy(match.fork_page, request.holding.pages[match.num_pages], match.num_forked)
+            return Fetch(copies=(copy,))
+        return Fetch()
 
     def _make_way(self, candidates: Sequence[Request], step: Step) -> bool:
         """Let one running request give way to the first candidate, if it has a higher priority and that can help."""
@@ -278,36 +363,49 @@ class Scheduler:
         pages = request.holding.pages[: self._config.pages_for(end)]
         return Row(request.key, start, tuple(request.tokens[start:end]), tuple(pages), draw)
 
-    def _advance(self, request: Request, row: Row) -> None:
+    def _land(self, request: Request, row: Row) -> None:
         """Note what was computed; pages of a prompt are shared from now on, those of an answer when it ends."""
-        assert request.holding is not None
-        request.num_computed = row.end
+        request.num_flights -= 1
+        if request.holding is None:  # it gave way after this was decided
+            self._num_changes += 1
+            return
+        request.num_confirmed = row.end
         if row.end <= len(request.submission.prompt):
             self.kv.publish(request.holding, request.tokens, row.end)
 
-    def _take(self, result: Sampled) -> Output:
-        request = self._running[result.key]
+    def _end_of(self, request: Request, token: int) -> FinishReason | None:
+        return request.end_of(token, eos_ids=self._config.eos_ids)
+
+    def _take(self, request: Request, result: Sampled) -> Output:
+        """Give a request its drawn token, also where it gave way after that was decided."""
         assert result.token is not None
-        finish = request.append(result.token, eos_ids=self._config.eos_ids)
+        finish = self._end_of(request, result.token)
+        request.settle(result.token, is_last=finish is not None)
         self.counters.generated_tokens += 1
         self._lobby.charge(request.submission.salt, 1)
         if finish is not None:
             self._gate.note_length(request.num_generated)
-            self._release(request)
+            self._end(request)
             self.counters.finished += 1
         return self._output(request, (result.token,), result.logprobs, finish)
+
+    def _end(self, request: Request, *, keep: bool = True) -> None:
+        """Free all that a request has, here and in the swap space."""
+        self._release(request, keep=keep)
+        self._swap.forget(request.key)
 
     def _release(self, request: Request, *, keep: bool = True) -> None:
         """Take a request out and free what it holds; the one way out, for every reason, and safe to repeat.
 
-        What it computed stays in the tree for others, unless `keep` is False.
+        What it computed stays in the tree for others, unless `keep` is False. What a step in flight still writes to
+        its pages does no harm: whoever gets them writes in a later one.
         """
         self._num_changes += 1
         self._running.pop(request.key, None)
         self._lobby.remove(request)
         if request.holding is not None:
-            self.kv.close(request.holding, request.tokens, num_computed=request.num_computed if keep else 0)
-        request.holding, request.num_computed = None, 0
+            self.kv.close(request.holding, request.tokens, num_computed=request.num_confirmed if keep else 0)
+        request.holding, request.num_computed, request.num_confirmed = None, 0, 0
 
     def _output(
         self, request: Request, tokens: tuple[int, ...], logprobs: TokenLogprobs | None, finish: FinishReason | None

@@ -31,9 +31,12 @@ def config(**changes: object) -> EngineConfig:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def submission(prompt: Sequence[int], *, max_tokens: int = 4, salt: str = "", priority: int = 0) -> Submission:
+def submission(
+    prompt: Sequence[int], *, max_tokens: int = 4, salt: str = "", priority: int = 0, stop_ids: Sequence[int] = ()
+) -> Submission:
     """Return a greedy request."""
-    return Submission(tuple(prompt), SamplingParams(max_tokens=max_tokens, temperature=0.0), salt, priority)
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0, stop_ids=frozenset(stop_ids))
+    return Submission(tuple(prompt), params, salt, priority)
 
 
 def next_token(tokens: Sequence[int]) -> int:
@@ -41,12 +44,17 @@ def next_token(tokens: Sequence[int]) -> int:
     return zlib.crc32(bytes(tokens)) % (VOCAB_SIZE - 1)
 
 
-def answer(prompt: Sequence[int], count: int) -> tuple[int, ...]:
+def answer(prompt: Sequence[int], count: int, *, stop_ids: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the fake model's answer."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(next_token(tokens))
+        if tokens[-1] in stop_ids:
+            break
     return tuple(tokens[len(prompt) :])
+
+
+Memory = dict[tuple[int, int], tuple[str, int] | None]
 
 
 class FakeRunner:
@@ -55,7 +63,8 @@ class FakeRunner:
     def __init__(self, *, page_size: int) -> None:
         self.decisions: list[Decision] = []
         self._page_size = page_size
-        self._memory: dict[tuple[int, int], tuple[str, int]] = {}
+        self._memory: Memory = {}
+        self._swap: Memory = {}
         self._known: dict[int, tuple[str, list[int]]] = {}
 
     def expect(self, key: int, submitted: Submission) -> None:
@@ -63,11 +72,23 @@ class FakeRunner:
         self._known[key] = (submitted.salt, list(submitted.prompt))
 
     def run(self, decision: Decision) -> list[Sampled]:
-        """Write first, then look, as a forward pass does."""
+        """Move, then write, then look, as a forward pass does."""
         self.decisions.append(decision)
+        for move in decision.saves:
+            self._move(self._memory, self._swap, move.source, move.target, self._page_size)
+        copied = [dict(self._memory) for _ in decision.copies[:1]]  # all are read before any is written
+        for copy in decision.copies:
+            assert 0 < copy.num_slots < self._page_size
+            self._move(copied[0], self._memory, copy.source, copy.target, copy.num_slots)
+        for move in decision.loads:
+            self._move(self._swap, self._memory, move.source, move.target, self._page_size)
         for row in decision.rows:
             self._write(row)
         return [self._draw(row) for row in decision.rows if self._look(row) and row.draw is not None]
+
+    def _move(self, source: Memory, target: Memory, begin: int, end: int, num_slots: int) -> None:
+        for slot in range(self._page_size):
+            target[end, slot] = source.get((begin, slot)) if slot < num_slots else None
 
     def _place(self, row: Row, position: int) -> tuple[int, int]:
         return row.pages[position // self._page_size], position % self._page_size
@@ -94,9 +115,14 @@ class FakeRunner:
 
 
 class Bench:
-    """A scheduler with the fake runner and a clock that stands still, its books checked after every step."""
+    """A scheduler with the fake runner and a clock that stands still, its books checked after every step.
 
-    def __init__(self, settings: EngineConfig) -> None:
+    With `overlap` the next step is planned before one is computed, which is as late as a thread could get to it.
+    """
+
+    def __init__(self, settings: EngineConfig, *, overlap: bool = False) -> None:
+        self._overlap = overlap
+        self._flight: Decision | None = None
         self.now_s = 0.0
         self.scheduler = Scheduler(settings, clock=lambda: self.now_s)
         self.runner = FakeRunner(page_size=settings.page_size)
@@ -114,9 +140,16 @@ class Bench:
 
     def step(self) -> Decision:
         """Run one step; returns its decision."""
-        decision = self.scheduler.schedule()
+        decision = self._flight or self.scheduler.schedule()
         self.scheduler.check()
-        for output in self.scheduler.apply(decision, self.runner.run(decision)):
+        plan = self.scheduler.schedule() if self._overlap else None
+        self.scheduler.check()
+        sampled = self.runner.run(decision) if not decision.is_empty else []
+        if plan is not None:
+            drawn = {result.key: result.token for result in sampled if result.token is not None}
+            plan = plan.settle(drawn, without=self.scheduler.ends(sampled))
+            self._flight = None if plan.is_empty else plan
+        for output in self.scheduler.apply(decision, sampled):
             self.outputs[output.key].append(output)
         self.scheduler.check()
         return decision
@@ -129,13 +162,15 @@ class Bench:
         return list(dict.fromkeys(rows))
 
     def finish(self, *, max_steps: int = 5000) -> None:
-        """Run until nothing is alive; fails where a step changes nothing."""
+        """Run until nothing is alive; fails where a step changes nothing, but for one that lands for the aborted."""
+        num_still = 0
         for _ in range(max_steps):
             if not self.scheduler.has_work:
                 return
             before = self.scheduler.progress
             self.step()
-            assert self.scheduler.progress != before, "a step changed nothing"
+            num_still = num_still + 1 if self.scheduler.progress == before else 0
+            assert num_still <= self._overlap, "a step changed nothing"
         raise AssertionError(f"still alive after {max_steps} steps")
 
     def tokens(self, key: int) -> tuple[int, ...]:

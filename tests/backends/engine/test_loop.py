@@ -67,7 +67,7 @@ def test_a_stall_is_logged_once_with_what_is_needed_to_understand_it(caplog: pyt
     (record,) = caplog.records
     assert "engine.stall" in record.message
     assert "rows=[1:0+2]" in record.message
-    assert "running=1 [1:0/2+1] waiting=0 [] free=31 evictable=0 of=32" in record.message
+    assert "running=1 [1:0/3+0] waiting=0 [] free=31 evictable=0 of=32" in record.message
     assert "go_on.wait" in record.message
 
 

@@ -77,7 +77,7 @@ def test_an_equal_prompt_of_whole_pages_still_computes_its_last_token() -> None:
         key = bench.submit(submission(range(8), max_tokens=2))
         bench.finish()
 
-    assert bench.outputs[key][0].cached_prompt_tokens == 4
+    assert bench.outputs[key][0].cached_prompt_tokens == 7  # a page, and a copy of all but the last token of the next
     assert bench.tokens(key) == answer(range(8), 2)
 
 
@@ -259,6 +259,7 @@ def test_a_decision_prints_without_tokens() -> None:
     assert bench.step().describe() == "step=1 rows=[1:0+3 2:0+1~] preempted=[]"
 
 
+STOPS = range(3)
 arrivals = st.tuples(
     st.just("submit"),
     st.integers(0, 3),  # which of a few texts it begins with
@@ -287,6 +288,8 @@ configs = st.builds(
     max_batched_tokens=st.integers(1, 24),
     admission=st.sampled_from(sorted(ADMISSIONS)),
     policy=st.sampled_from(sorted(POLICIES)),
+    max_batch_size=st.sampled_from([None, None, 1, 2, 3]),
+    num_swap_pages=st.sampled_from([0, 0, 3, 40]),
     prefix_cache=st.booleans(),
     max_overtakes=st.integers(0, 3),
     prefill_share=st.sampled_from([0.1, 0.5, 1.0]),
@@ -304,19 +307,19 @@ def _arrive(bench: Bench, chosen: EngineConfig, prompt: list[int], arriving: Sub
 
 
 @settings(max_examples=150, deadline=None)
-@given(events=events, chosen=configs)
+@given(events=events, chosen=configs, overlap=st.booleans())
 def test_whatever_arrives_all_ends_right_and_nothing_leaks(
-    events: list[tuple[object, ...]], chosen: EngineConfig
+    events: list[tuple[object, ...]], chosen: EngineConfig, overlap: bool
 ) -> None:
-    bench, wanted, num_taken_away = Bench(chosen), dict[int, tuple[int, ...]](), 0
+    bench, wanted, num_taken_away = Bench(chosen, overlap=overlap), dict[int, tuple[int, ...]](), 0
     for event in events:
         match event:
             case ("submit", int(text), int(length), int(max_tokens), str(salt), int(priority)):
                 prompt = [(text + n) % VOCAB_SIZE for n in range(length)]
-                arriving = submission(prompt, max_tokens=max_tokens, salt=salt, priority=priority)
+                arriving = submission(prompt, max_tokens=max_tokens, salt=salt, priority=priority, stop_ids=STOPS)
                 key = _arrive(bench, chosen, prompt, arriving)
                 if key is not None:
-                    wanted[key] = answer(prompt, max_tokens)
+                    wanted[key] = answer(prompt, max_tokens, stop_ids=STOPS)
             case ("abort", int(key)):
                 if bench.scheduler.abort(key):
                     wanted[key] = bench.tokens(key)
@@ -332,7 +335,7 @@ def test_whatever_arrives_all_ends_right_and_nothing_leaks(
     assert bench.num_used == 0
     for decision in bench.runner.decisions:
         assert decision.num_tokens <= chosen.max_batched_tokens
-        assert len(decision.rows) <= chosen.max_num_seqs
+        assert len(decision.rows) <= chosen.num_rows
     if chosen.admission == "reserve":
         assert bench.scheduler.counters.preemptions == num_taken_away
 

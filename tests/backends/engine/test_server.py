@@ -280,8 +280,10 @@ async def test_stats_name_every_number(address: str) -> None:
     assert stats == {
         "op": "stats", "running": 0, "waiting": 0, "waiting_tokens": 0,
         "num_pages": 32, "pages_used": 0, "pages_cached": 3, "kv_usage": 0.0,
-        "prefix_query_tokens": 18, "prefix_hit_tokens": 8, "prompt_tokens": 18, "generated_tokens": 8,
-        "preemptions": 0, "overtakes": 0, "aborted": 0, "finished": 2, "refused": 0, "steps": 8,
+        "prefix_query_tokens": 18, "prefix_hit_tokens": 8, "prefix_copied_tokens": 0, "prompt_tokens": 18,
+        "generated_tokens": 8,
+        "preemptions": 0, "swapped_out_pages": 0, "swapped_in_pages": 0, "overtakes": 0, "aborted": 0,
+        "finished": 2, "refused": 0, "steps": 8,
     }  # fmt: skip
 
 
