@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE := 1
 TORCH := torch==2.13.0
 TORCH_FLAGS := $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND))
 
-.PHONY: setup setup-dev serve check test test-long bench compose-test lock clean
+.PHONY: setup setup-dev serve check test browser test-long bench compose-test lock clean
 
 setup: $(VENV)/.run
 setup-dev: $(VENV)/.dev
@@ -48,6 +48,10 @@ check: setup-dev
 
 test: setup-dev
 	$(BIN)/pytest $(ARGS)
+
+# Debian's Chromium, for the tests of the page; without it they are skipped, and say so.
+browser:
+	apt-get update -q && apt-get install -y -q --no-install-recommends chromium
 
 test-long: setup-dev
 	$(BIN)/pytest -m "long or not long" $(ARGS)

@@ -100,7 +100,7 @@ def layer_of(*, outcome: str, cache_status: str, backend: str | None, error_code
         return "limits"
     if cache_status in ("exact", "semantic"):
         return cache_status
-    return "backend" if backend is not None else "none"
+    return "backend" if backend is not None or outcome == Outcome.ANSWERED else "none"
 
 
 def _shown(record: CallRecord) -> Shown:

@@ -85,6 +85,7 @@ def _shown(row: Row) -> Row:
     record: Mapping[str, Any] = row.get("record") or {}
     cache = record.get("cache") or {}
     content = record.get("content") or {}
+    nearest = max((one["similarity"] for one in cache.get("candidates") or ()), default=None)
     return {
         **{name: row.get(name) for name in _SHOWN},
         "layer": layer_of(
@@ -95,9 +96,10 @@ def _shown(row: Row) -> Row:
         ),
         "cache": {
             "status": row["cache_status"],
-            "similarity": row["cache_similarity"],
+            "similarity": nearest if row["cache_similarity"] is None else row["cache_similarity"],
             "threshold": row["cache_threshold"],
             "entry": row["cache_entry"],
+            "decision": (record.get("extra") or {}).get("semantic") if content.get("mode") == "full" else None,
             **{name: cache.get(name) for name in ("reason", "policy", "is_collapsed", "was_stored", "store_reason")},
         },
         "question": question_of(content.get("request")) if content.get("mode") == "full" else None,

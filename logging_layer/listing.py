@@ -32,7 +32,7 @@ class Wanted:
     outcome: str | None = None
     cache: str | None = None
     is_decision: bool | None = None
-    """Whether the semantic cache found a neighbour, served or not."""
+    """Whether the semantic cache held neighbours against a bar, served or not."""
 
 
 class CallListing:
@@ -85,8 +85,8 @@ def _conditions(wanted: Wanted) -> Sequence[ColumnElement[bool]]:
     if wanted.before:
         conditions.append(calls.c.id < wanted.before)  # ids sort by time
     if wanted.is_decision is not None:
-        has_neighbour = calls.c.cache_similarity.is_not(None)
-        conditions.append(has_neighbour if wanted.is_decision else ~has_neighbour)
+        had_bar = calls.c.cache_threshold.is_not(None)
+        conditions.append(had_bar if wanted.is_decision else ~had_bar)
     return conditions
 
 

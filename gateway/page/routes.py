@@ -12,10 +12,14 @@ from orchestration.core.errors import NotFound
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
+    ".svg": "image/svg+xml",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
-FILES = ("index.html",)
+FILES = (
+    *("index.html", "page.css", "mark.svg", "page.js", "api.js", "call.js", "live.js"),
+    *("playground.js", "show.js", "tables.js"),
+)
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

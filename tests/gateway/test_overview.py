@@ -66,7 +66,8 @@ async def test_cache_decisions_show_the_similarity_against_the_bar(admin: AdminP
     async with served(parts_of(admin=admin)) as port:
         answer = (await ask(port, "/admin/cache/decisions", method="GET")).json
 
-    (decision,) = answer["decisions"]
+    decision, missed, _ = answer["decisions"]
+    assert (missed["id"], missed["cache"]["similarity"], missed["cache"]["threshold"]) == ("01B", 0.71, 0.95)
     assert (decision["id"], decision["cache"]["similarity"], decision["cache"]["threshold"]) == ("01C", 0.97, 0.95)
     assert {row["cache_status"]: row["calls"] for row in answer["by_status"]} == {"miss": 2, "semantic": 1}
 

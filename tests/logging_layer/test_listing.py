@@ -24,7 +24,8 @@ async def store(url: str, *records: CallRecord) -> None:
 async def sample() -> list[CallRecord]:
     """Make four calls of two tenants; ids sort as they were made."""
     base = await make_record()
-    hit = replace(base.cache, status=CacheStatus.SEMANTIC, similarity=0.97)
+    base = replace(base, cache=replace(base.cache, threshold=None))
+    hit = replace(base.cache, threshold=0.95, status=CacheStatus.SEMANTIC, similarity=0.97)
     return [
         replace(base, id="01A", tenant="a", requested_model="small", cost_usd=0.5, received_at=100.0),
         replace(base, id="01B", tenant="b", requested_model="large", cost_usd=2.0, received_at=200.0),
