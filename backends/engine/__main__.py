@@ -22,6 +22,7 @@ from backends.engine.csrc.check import check_kernels
 from backends.engine.loop import EngineLoop
 from backends.engine.memory import pool_bytes
 from backends.engine.model.loader import DTYPES, LoadedModel, choose_device, load
+from backends.engine.model.quant import QUANTIZATIONS
 from backends.engine.model.weights import ModelUnreadable
 from backends.engine.runner.runner import Runner
 from backends.engine.sched.admission import ADMISSIONS
@@ -44,7 +45,7 @@ def main() -> int:
     torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
     try:
         device = choose_device(args.device)
-        model = load(args.model, dtype=args.dtype, device=device, progress=_progress)
+        model = load(args.model, dtype=args.dtype, device=device, progress=_progress, quantization=args.quantization)
     except ModelUnreadable as exc:
         logger.error("engine: %s", exc)
         return 2
@@ -69,7 +70,7 @@ def _prepare_kernels(args: argparse.Namespace, model: LoadedModel) -> bool:
         return False
     try:
         load_kernels(args.compiled.expanduser(), progress=_progress)
-        check_kernels(model.shape, model.dtype)
+        check_kernels(model.shape, model.dtype, args.quantization)
     except KernelsUnavailable as exc:
         logger.warning("engine: no CPU kernels, plain torch is used and is several times slower: %s", exc)
         return False
@@ -146,6 +147,7 @@ def _describe(args: argparse.Namespace, model: LoadedModel, config: EngineConfig
         "max_len": config.max_len,
         "eos_ids": sorted(config.eos_ids),
         "dtype": args.dtype,
+        "quantization": args.quantization,
         "device": str(model.device),
         "page_size": config.page_size,
         "num_pages": config.num_pages,
@@ -193,6 +195,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--name", required=True, help="what the model is called")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument("--dtype", default="bfloat16", choices=sorted(DTYPES))
+    parser.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="of weights (default: none)")
     parser.add_argument("--page-size", default=16, type=_positive, help="tokens per KV page (default: 16)")
     parser.add_argument("--kv-memory-mb", default=None, type=_auto_or_positive, help="KV pool in MiB, or auto")
     parser.add_argument("--max-num-seqs", default=64, type=_positive, help="requests that hold KV (default: 64)")

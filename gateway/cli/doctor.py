@@ -55,6 +55,8 @@ def _findings(settings: Settings, config: Path | None) -> Iterator[Finding]:
     yield Finding("settings", True, str(path) if path.exists() else "the defaults; there is no lamina.yaml")
     yield Finding("models", True, ", ".join(model.id for model in settings.models))
     yield Finding("layers", True, " > ".join(str(layer) for layer in settings.layers))
+    if settings.uses_engine:
+        yield Finding("engine", True, f"{settings.engine.model} in {settings.engine.precision}")
     yield from _packages(settings)
     yield from _weights(settings)
     yield _attempt("checks", lambda: f"policy {plan_checks(settings).policy[:12]}")

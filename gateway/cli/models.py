@@ -24,7 +24,7 @@ def list_models(config: Path | None) -> None:
     table.add_column("weights", overflow="fold")
     for model in settings.models:
         for backend in model.backends:
-            table.add_row(model.id, _describe(backend), _place(settings, backend))
+            table.add_row(model.id, _describe(settings, backend), _place(settings, backend))
     Console(highlight=False).print(table)
 
 
@@ -65,7 +65,9 @@ def _export(path: Path, name: str) -> Path:
         raise StartRefused(str(exc)) from exc
 
 
-def _describe(backend: BackendSettings) -> str:
+def _describe(settings: Settings, backend: BackendSettings) -> str:
+    if backend.type == "engine":
+        return f"engine in {settings.engine.precision}"
     return f"{backend.type} at {backend.base_url}" if backend.base_url else backend.type
 
 

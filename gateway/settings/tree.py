@@ -247,7 +247,7 @@ class EngineSettings(Section):
     model: str = LANGUAGE_MODEL
     device: str = "auto"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    quantization: str = "none"
+    quantization: Literal["none", "int8", "int4"] = "none"
     kv_dtype: str = "auto"
     page_size: PositiveInt = 16
     kv_memory_mb: AutoCount = None
@@ -268,6 +268,11 @@ class EngineSettings(Section):
     threads: AutoCount = None
     kernels: Literal["auto", "reference"] = "auto"
     connect: str | None = None
+
+    @property
+    def precision(self) -> str:
+        """Say what the weights are kept in and what is computed in: `bfloat16`, or `int8 over bfloat16`."""
+        return self.dtype if self.quantization == "none" else f"{self.quantization} over {self.dtype}"
 
 
 class RedisSettings(Section):

@@ -23,7 +23,6 @@ def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
     semantic, engine = settings.cache.semantic, settings.engine
     return [
         ("cache.semantic.shadow_share", semantic.shadow_share, 0.01),
-        ("engine.quantization", engine.quantization, "none"),
         ("engine.kv_dtype", engine.kv_dtype, "auto"),
         ("log.retention_days", settings.log.retention_days, 30),
     ]

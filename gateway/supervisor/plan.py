@@ -56,6 +56,7 @@ def engine_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--name": model_name(engine.model),
         "--device": engine.device,
         "--dtype": engine.dtype,
+        "--quantization": engine.quantization,
         "--page-size": str(engine.page_size),
         "--kv-memory-mb": str(engine.kv_memory_mb or "auto"),
         "--max-num-seqs": str(engine.max_num_seqs),

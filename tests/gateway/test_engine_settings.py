@@ -17,7 +17,7 @@ from gateway.supervisor.state import StateFolder
 CHOSEN = """
 engine: {policy: fair_share, admission: reserve, max_waiting: 7, max_waiting_tokens: 900, prefill_share: 0.5,
          chunk_share: 0.25, priority_age_s: 2.5, max_overtakes: 0, max_num_seqs: 9, page_size: 4,
-         max_batch_size: 5, swap_memory_mb: 3, overlap: true}
+         max_batch_size: 5, swap_memory_mb: 3, overlap: true, quantization: int4}
 """
 
 
@@ -29,7 +29,7 @@ def test_the_engine_is_told_every_setting_of_its_scheduler(text: str, tmp_path: 
     command = engine_spec(settings, place, model=Path("m")).command
     arguments = vars(read_arguments(command[command.index("backends.engine") + 1 :]))
 
-    elsewhere = {"model", "quantization", "kv_dtype", "prefix_cache", "threads", "connect"}
+    elsewhere = {"model", "kv_dtype", "prefix_cache", "threads", "connect"}
     for field in EngineSettings.model_fields.keys() - elsewhere:
         assert arguments[field] == getattr(settings.engine, field), field
 
@@ -48,6 +48,7 @@ def test_the_engine_is_told_every_setting_of_its_scheduler(text: str, tmp_path: 
         ("max_overtakes: -1", ["engine.max_overtakes", "-1"]),
         ("max_batch_size: 0", ["engine.max_batch_size", "0"]),
         ("swap_memory_mb: -1", ["engine.swap_memory_mb", "-1"]),
+        ("quantization: int2", ["engine.quantization", "'none', 'int8' or 'int4'", "'int2'"]),
         ("overlap: perhaps", ["engine.overlap", "'perhaps'"]),
     ],
 )

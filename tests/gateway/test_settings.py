@@ -148,7 +148,6 @@ def test_what_is_wrong_is_named_by_its_path_with_what_would_be_right(text: str, 
     [
         ("cache: {semantic: {policy: verified}}", "cache.semantic.policy"),
         ("cache: {semantic: {shadow_share: 0.5}}", "cache.semantic.shadow_share"),
-        ("engine: {quantization: int8}", "engine.quantization"),
         ("log: {retention_days: 3}", "log.retention_days"),
     ],
 )

@@ -73,6 +73,8 @@ def test_a_route_hashes_with_its_engines_type_and_its_fallbacks() -> None:
     fallback = "models: [{id: a, backends: [{type: echo}], fallbacks: [b]}, {id: b, backends: [{type: TYPE}]}]"
 
     assert hash_of(engine) != hash_of(engine + "\nengine: {dtype: float32}")
+    precisions = {hash_of(engine + f"\nengine: {{quantization: {name}}}") for name in ("none", "int8", "int4")}
+    assert len(precisions) == 3
     assert hash_of(fallback.replace("TYPE", "echo")) != hash_of(fallback.replace("TYPE", "engine"))
 
 

@@ -12,6 +12,7 @@ from backends.engine.attn.cpu import CpuPlan
 from backends.engine.attn.kv_store import KvStore
 from backends.engine.attn.ref import ReferencePlan
 from backends.engine.csrc.build import KernelsUnavailable
+from backends.engine.csrc.check_quantised import Case, close_cases, exact_cases, quantised
 from backends.engine.model.llama import Llama, rotate
 from backends.engine.model.packed import PackedLlama, is_packable, pack, pack_gate_up
 from backends.engine.model.shape import ModelShape
@@ -37,20 +38,34 @@ _SHAPE = ModelShape(
 )
 _ROWS = ((0, 1), (70, 1), (3, 40), (0, 17))  # start and count: decodes and prefills, across pages
 
-Case = tuple[str, torch.Tensor, torch.Tensor]
-"""A kernel's name, what it gave, and what torch gives."""
-
 
 @torch.inference_mode()
-def check_kernels(shape: ModelShape, dtype: torch.dtype) -> None:
+def check_kernels(shape: ModelShape, dtype: torch.dtype, quantization: str = "none") -> None:
     """Raise `KernelsUnavailable` where they do not take a model of this shape, or differ from torch."""
     if not is_packable(shape):
         raise KernelsUnavailable(f"they cannot compute a model of this shape: {shape}")
-    for name, given, wanted in _cases(torch.Generator().manual_seed(3), dtype):
-        given, wanted = given.float(), wanted.float()
-        error = ((given - wanted).abs().max() / wanted.abs().max()).item()
-        if not error <= TOLERANCE[dtype]:
-            raise KernelsUnavailable(f"'{name}' differs from torch by {error:.2g} of its largest value")
+    random = torch.Generator().manual_seed(3)
+    for case in _cases(random, dtype):
+        _compare(case, TOLERANCE[dtype])
+    if quantization != "none":
+        _check_quantised(random, dtype, quantization)
+
+
+def _check_quantised(random: torch.Generator, dtype: torch.dtype, quantization: str) -> None:
+    for case in exact_cases(random):
+        _compare(case, 0.0)
+    for case in close_cases(random):
+        _compare(case, TOLERANCE[torch.float32])
+    weights = quantised(_weights(random, dtype), quantization)
+    for case in _model(random, weights, _batch(16), 16):
+        _compare(case, TOLERANCE[torch.bfloat16])  # a float32 rounded otherwise is now and then another code
+
+
+def _compare(case: Case, tolerance: float) -> None:
+    name, given, wanted = case[0], case[1].float(), case[2].float()
+    error = ((given - wanted).abs().max() / wanted.abs().max()).item()
+    if not error <= tolerance:
+        raise KernelsUnavailable(f"'{name}' differs from torch by {error:.2g} of its largest value")
 
 
 def _cases(random: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
@@ -59,7 +74,7 @@ def _cases(random: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
     for page_size in (1, 16):
         batch = _batch(page_size)
         yield from _attention(random, dtype, batch, page_size)
-        yield from _model(random, dtype, batch, page_size)
+        yield from _model(random, _weights(random, dtype), batch, page_size)
 
 
 def _products(random: torch.Generator, dtype: torch.dtype, num_rows: int) -> Iterator[Case]:
@@ -90,9 +105,8 @@ def _attention(random: torch.Generator, dtype: torch.dtype, batch: Batch, page_s
     yield "attend", plan.attend(0, rotated[:, :6]), reference.attend(0, rotated[:, :6])
 
 
-def _model(random: torch.Generator, dtype: torch.dtype, batch: Batch, page_size: int) -> Iterator[Case]:
-    weights = _weights(random, dtype)
-    store, plain = _stores(random, dtype, page_size)
+def _model(random: torch.Generator, weights: ModelWeights, batch: Batch, page_size: int) -> Iterator[Case]:
+    store, plain = _stores(random, weights.dtype, page_size)
     tokens, positions, drawn = map(torch.from_numpy, (batch.tokens, batch.positions, batch.drawn))
     packed, llama = PackedLlama(_SHAPE, weights), Llama(_SHAPE, weights)
     given = packed.forward(tokens, positions, CpuPlan(store, batch, num_heads=6))
@@ -144,4 +158,4 @@ def _weights(random: torch.Generator, dtype: torch.dtype) -> ModelWeights:
         return LayerWeights(norm, matrix(640, 96), matrix(96, 384), norm, matrix(320, 96), matrix(96, 160))
 
     embedding = torch.randn(100, 96, generator=random).to(dtype)
-    return ModelWeights(embedding, (layer(), layer()), 1 + torch.randn(96, generator=random) / 8, embedding)
+    return ModelWeights(embedding, (layer(), layer()), 1 + torch.randn(96, generator=random) / 8, embedding, dtype)

@@ -1,14 +1,13 @@
 // The engine's CPU kernels: one decoder layer over the flat tokens of a step, the logits, and each of their parts alone.
 //
-// One translation unit: the headers beside this file hold the parts (threads, vectors, products, rows, attention, draw),
-// here are their borders to torch. Loops are shared out among the threads that are free, see threads.h.
+// One translation unit: the headers beside this file hold the parts (threads, vectors, products of floats and of 8 and 4
+// bits, rows, attention, the layer, draw), here are their borders to torch. Loops are shared out among the threads that are
+// free, see threads.h. A packed matrix is of type int8 where it has 8 bits, uint8 where it has 4, else of its values' type.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
-#include "attention.h"
 #include "draw.h"
-#include "products.h"
-#include "rows.h"
+#include "layer.h"
 
 namespace lamina {
 
@@ -32,15 +31,51 @@ Store<T> store_of(const Tensor& keys, const Tensor& values) {
   return {data<T>(keys), data<T>(values), keys.size(1), keys.size(2), keys.size(3)};
 }
 
-int64_t padded(int64_t rows) { return (rows + kTall - 1) / kTall * kTall; }
-
-Tensor rows_like(const Tensor& like, int64_t rows, int64_t width) {
-  return at::empty({padded(rows), width}, like.options()).narrow(0, 0, rows);
+template <class T>
+void read(const Tensor& packed, Plain<T>& to) {
+  to = {data<T>(packed), packed.stride(0) / kPanel, packed.size(0)};
 }
+
+void read(const Tensor& packed, Int8& to) { to = {data<int8_t>(packed), packed.size(1) / kPanel - 8, packed.size(0)}; }
+
+void read(const Tensor& packed, Int4& to) { to = {data<uint8_t>(packed), packed.size(1) / kBlock * kGroup, packed.size(0)}; }
+
+template <class W>
+W matrix_of(const Tensor& packed) {
+  W matrix;
+  read(packed, matrix);
+  return matrix;
+}
+
+// Run for the kind of matrix that is packed; T is the type of one that is not quantised.
+template <class T, class Run>
+void by_matrix(const Tensor& packed, Run run) {
+  if (packed.scalar_type() == at::kChar) return run(matrix_of<Int8>(packed));
+  if (packed.scalar_type() == at::kByte) return run(matrix_of<Int4>(packed));
+  run(matrix_of<Plain<T>>(packed));
+}
+
+Tensor space_of(int64_t rows, int64_t row_bytes) { return at::empty({rounded_up(rows, kTall) * row_bytes}, at::kByte); }
+
+template <class Rows>
+struct Room {  // memory for `count` rows that enter a product, of values or of codes
+  Tensor memory;
+  Rows rows;
+  Room(int64_t count, int64_t width) : memory(space_of(count, row_bytes(width))) {
+    if constexpr (std::is_pointer_v<Rows>)
+      rows = (Rows)memory.data_ptr();
+    else
+      rows = Rows(memory.data_ptr(), width);
+  }
+  static int64_t row_bytes(int64_t width) {
+    if constexpr (std::is_pointer_v<Rows>) return width * sizeof(*Rows());
+    else return Rows::stride_of(width);
+  }
+};
 
 Tensor norm_op(const Tensor& hidden, const Tensor& weight, double epsilon, const Tensor& like) {
   const int64_t rows = hidden.size(0), width = hidden.size(1);
-  Tensor result = rows_like(like, rows, width);
+  Tensor result = at::empty({rows, width}, like.options());
   by_type(like, [&]<class T>(T*) {
     const float *from = data<float>(hidden), *by = data<float>(weight);
     T* out = data<T>(result);
@@ -49,50 +84,60 @@ Tensor norm_op(const Tensor& hidden, const Tensor& weight, double epsilon, const
   return result;
 }
 
+// x (rows, width) float32: its codes (rows, width) int8, and a scale (rows,) float32 each.
+std::tuple<Tensor, Tensor> quantise_op(const Tensor& x) {
+  const int64_t rows = x.size(0), width = x.size(1);
+  Tensor codes = at::empty({rows, width}, at::kChar), scales = at::empty({rows}, at::kFloat);
+  const Room<Quantised> room(rows, width);
+  const float* from = data<float>(x);
+  quantise(from, rows, width, room.rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::copy_n(room.rows.codes(row), width, data<int8_t>(codes) + row * width);
+    data<float>(scales)[row] = room.rows.scale(row);
+  }
+  return {codes, scales};
+}
+
+// Multiply x (rows, depth) with a packed matrix; a quantised one meets quantised rows.
+template <class T, class Take>
+void multiply(const Tensor& x, const Tensor& packed, Take take) {
+  const int64_t rows = x.size(0), width = x.size(1);
+  const Tensor tall = at::constant_pad_nd(x, {0, 0, 0, rounded_up(rows, kTall) - rows});
+  T* from = data<T>(tall);
+  by_matrix<T>(packed, [&]<class W>(const W& matrix) {
+    const Room<typename Between<T, W>::Rows> room(rows, width);
+    products(as_rows(from, rows, width, room.rows), rows, matrix, take);
+  });
+}
+
 // x (rows, depth) times a packed matrix, as float32 (rows, width).
 Tensor product_op(const Tensor& x, const Tensor& packed, int64_t width) {
-  const int64_t rows = x.size(0), depth = x.size(1), panels = packed.size(0);
-  Tensor result = at::empty({rows, width}, x.options().dtype(at::kFloat)), tall = rows_like(x, rows, depth).copy_(x);
-  by_type(x, [&]<class T>(T*) {
-    const T *from = data<T>(tall), *w = data<T>(packed);
-    const Put put{data<float>(result), width};
-    products(from, rows, depth, w, panels, put);
-  });
+  Tensor result = at::empty({x.size(0), width}, x.options().dtype(at::kFloat));
+  by_type(x, [&]<class T>(T*) { multiply<T>(x, packed, Put{data<float>(result), width}); });
   return result;
 }
 
 // silu(gate) * up (rows, width) of x (rows, depth) times a packed matrix of gates and ups.
 Tensor gated_op(const Tensor& x, const Tensor& packed, int64_t width) {
-  const int64_t rows = x.size(0), depth = x.size(1), panels = packed.size(0);
-  Tensor result = rows_like(x, rows, width), tall = rows_like(x, rows, depth).copy_(x);
-  by_type(x, [&]<class T>(T*) {
-    const T *from = data<T>(tall), *w = data<T>(packed);
-    const Gate<T> gate{data<T>(result), width};
-    products(from, rows, depth, w, panels, gate);
-  });
+  Tensor result = at::empty({x.size(0), width}, x.options());
+  by_type(x, [&]<class T>(T*) { multiply<T>(x, packed, Gate<T>{data<T>(result), width}); });
   return result;
 }
 
-struct Place {  // where a step's tokens stand
-  const float *cosines, *sines;
-  const int64_t *positions, *slots;
-  Place(const Tensor& cosines, const Tensor& sines, const Tensor& positions, const Tensor& slots)
-      : cosines(data<float>(cosines)), sines(data<float>(sines)), positions(data<int64_t>(positions)), slots(data<int64_t>(slots)) {}
-};
+Place place_of(const Tensor& cosines, const Tensor& sines, const Tensor& positions, const Tensor& slots) {
+  return {data<float>(cosines), data<float>(sines), data<int64_t>(positions), data<int64_t>(slots)};
+}
 
-struct Plan {  // who looks where
-  const int32_t *table, *tiles;
-  int64_t width, num_tiles;
-  Plan(const Tensor& table, const Tensor& tiles)
-      : table(data<int32_t>(table)), tiles(data<int32_t>(tiles)), width(table.size(1)), num_tiles(tiles.size(0)) {}
-};
+Plan plan_of(const Tensor& table, const Tensor& tiles) {
+  return {data<int32_t>(table), data<int32_t>(tiles), table.size(1), tiles.size(0)};
+}
 
 // heads (tokens, heads + 2 kv_heads, dim) float32: returns the queries, stores keys and values.
 Tensor rotate_op(const Tensor& heads, const Tensor& cosines, const Tensor& sines, const Tensor& positions, const Tensor& slots,
                  const Tensor& keys, const Tensor& values) {
   const int64_t tokens = heads.size(0), num_heads = heads.size(1) - 2 * keys.size(1);
   Tensor result = at::empty({tokens, num_heads, heads.size(2)}, keys.options());
-  const Place at(cosines, sines, positions, slots);
+  const Place at = place_of(cosines, sines, positions, slots);
   by_type(keys, [&]<class T>(T*) {
     const float* from = data<float>(heads);
     const Store<T> kv = store_of<T>(keys, values);
@@ -106,7 +151,7 @@ Tensor rotate_op(const Tensor& heads, const Tensor& cosines, const Tensor& sines
 Tensor attend_op(const Tensor& queries, const Tensor& keys, const Tensor& values, const Tensor& table, const Tensor& tiles) {
   const int64_t num_heads = queries.size(1);
   Tensor result = at::empty_like(queries);
-  const Plan plan(table, tiles);
+  const Plan plan = plan_of(table, tiles);
   by_type(keys, [&]<class T>(T*) {
     const T* from = data<T>(queries);
     const Store<T> kv = store_of<T>(keys, values);
@@ -121,42 +166,58 @@ void layer_op(const Tensor& hidden, const Tensor& attention_norm, const Tensor& 
               const Tensor& gate_up, const Tensor& down, const Tensor& cosines, const Tensor& sines, const Tensor& positions,
               const Tensor& slots, const Tensor& keys, const Tensor& values, const Tensor& table, const Tensor& tiles,
               int64_t num_heads, int64_t inner, double epsilon) {
-  const int64_t tokens = hidden.size(0), width = hidden.size(1), dim = keys.size(3), kv_heads = keys.size(1);
-  const int64_t looking = num_heads * dim, heads_width = looking + 2 * kv_heads * dim;
-  const Tensor narrow_rows = rows_like(keys, tokens, std::max(width, looking)), query_rows = rows_like(keys, tokens, looking);
-  const Tensor inner_rows = rows_like(keys, tokens, inner), head_rows = at::empty({tokens, heads_width}, hidden.options());
-  const Place at(cosines, sines, positions, slots);
-  const Plan plan(table, tiles);
+  const int64_t tokens = hidden.size(0), width = hidden.size(1), dim = keys.size(3), looking = num_heads * dim;
+  const Sizes size{tokens, width, looking, looking + 2 * keys.size(1) * dim, num_heads, inner, (float)epsilon};
+  const Place at = place_of(cosines, sines, positions, slots);
+  const Plan plan = plan_of(table, tiles);
   by_type(keys, [&]<class T>(T*) {
-    float *residual = data<float>(hidden), *heads = data<float>(head_rows);
-    T *x = data<T>(narrow_rows), *queries = data<T>(query_rows), *gated = data<T>(inner_rows);
-    const float *first_norm = data<float>(attention_norm), *second_norm = data<float>(mlp_norm);
-    const T *qkv_w = data<T>(qkv), *output_w = data<T>(output), *gate_up_w = data<T>(gate_up), *down_w = data<T>(down);
-    const int64_t qkv_n = qkv.size(0), output_n = output.size(0), gate_up_n = gate_up.size(0), down_n = down.size(0);
-    const Store<T> kv = store_of<T>(keys, values);
-    normalise(residual, nullptr, tokens, width, first_norm, epsilon, x);
-    products(x, tokens, width, qkv_w, qkv_n, Put{heads, heads_width});
-    rotate_and_store(heads, tokens, num_heads, at.cosines, at.sines, at.positions, at.slots, kv, queries);
-    attend(queries, num_heads, kv, plan.table, plan.width, plan.tiles, plan.num_tiles, x);
-    products(x, tokens, looking, output_w, output_n, Add{residual, width});
-    normalise(residual, nullptr, tokens, width, second_norm, epsilon, x);
-    products(x, tokens, width, gate_up_w, gate_up_n, Gate<T>{gated, inner});
-    products(gated, tokens, inner, down_w, down_n, Add{residual, width});
+    by_matrix<T>(qkv, [&]<class W>(const W& qkv_matrix) {
+      using In = typename Between<T, W>::Rows;
+      using Inner = typename Between<T, W>::Inner;
+      const Room<In> rows(tokens, std::max(width, looking)), inner_rows(tokens, inner);
+      const Room<Inner*> gated(tokens, inner);
+      const Room<float*> heads(tokens, size.heads_width);
+      const Room<T*> queries(tokens, looking), found(tokens, looking);
+      const Matrices<W> matrices{data<float>(attention_norm), data<float>(mlp_norm), qkv_matrix, matrix_of<W>(output),
+                                 matrix_of<W>(gate_up), matrix_of<W>(down)};
+      const Space<T, W> space{rows.rows, inner_rows.rows, gated.rows, heads.rows, queries.rows, found.rows};
+      layer(data<float>(hidden), matrices, size, at, plan, store_of<T>(keys, values), space);
+    });
   });
 }
 
 // float32 logits (rows, vocabulary) of the hidden states at `index`.
 Tensor logits_op(const Tensor& hidden, const Tensor& index, const Tensor& norm, double epsilon, const Tensor& head, int64_t vocabulary) {
-  const int64_t rows = index.size(0), width = hidden.size(1), panels = head.size(0);
-  Tensor result = at::empty({rows, vocabulary}, hidden.options()), narrow_rows = rows_like(head, rows, width);
-  by_type(head, [&]<class T>(T*) {
-    const float *from = data<float>(hidden), *by = data<float>(norm);
-    const int64_t* at = data<int64_t>(index);
-    const T* w = data<T>(head);
-    T* x = data<T>(narrow_rows);
-    const Put put{data<float>(result), vocabulary};
-    normalise(from, at, rows, width, by, epsilon, x);
-    products(x, rows, width, w, panels, put);
+  const int64_t rows = index.size(0), width = hidden.size(1);
+  Tensor result = at::empty({rows, vocabulary}, hidden.options());
+  const auto run = [&]<class T>(T*) {
+    by_matrix<T>(head, [&]<class W>(const W& matrix) {
+      const Room<typename Between<T, W>::Rows> room(rows, width);
+      normalise(data<float>(hidden), data<int64_t>(index), rows, width, data<float>(norm), epsilon, room.rows);
+      products(room.rows, rows, matrix, Put{data<float>(result), vocabulary});
+    });
+  };
+  head.scalar_type() == at::kFloat ? run((float*)nullptr) : run((BFloat16*)nullptr);
+  return result;
+}
+
+// Rows of a table as float32 (tokens, width): of a plain one (rows, width), or of a packed one of 8 bits.
+Tensor embed_op(const Tensor& tokens, const Tensor& table, int64_t width) {
+  const int64_t count = tokens.size(0);
+  Tensor result = at::empty({count, width}, at::kFloat);
+  const int64_t* ids = data<int64_t>(tokens);
+  float* out = data<float>(result);
+  if (table.scalar_type() == at::kChar) {
+    const Int8 matrix = matrix_of<Int8>(table);
+    share_rows(count, [&](int64_t row) { unpack_row(matrix, ids[row], width, out + row * width); });
+    return result;
+  }
+  by_type(table, [&]<class T>(T*) {
+    const T* from = data<T>(table);
+    share_rows(count, [&](int64_t row) {
+      for (int64_t i = 0; i < width; i += kLanes)
+        store(out + row * width + i, load(from + ids[row] * width + i, width - i), width - i);
+    });
   });
   return result;
 }
@@ -182,6 +243,8 @@ Tensor draw_op(const Tensor& logits, const Tensor& numbers) {
 
 TORCH_LIBRARY(lamina, library) {
   library.def("norm(Tensor hidden, Tensor weight, float epsilon, Tensor like) -> Tensor");
+  library.def("quantise(Tensor x) -> (Tensor, Tensor)");
+  library.def("embed(Tensor tokens, Tensor table, int width) -> Tensor");
   library.def("product(Tensor x, Tensor packed, int width) -> Tensor");
   library.def("gated(Tensor x, Tensor packed, int width) -> Tensor");
   library.def(
@@ -198,6 +261,8 @@ TORCH_LIBRARY(lamina, library) {
 
 TORCH_LIBRARY_IMPL(lamina, CPU, library) {
   library.impl("norm", lamina::norm_op);
+  library.impl("quantise", lamina::quantise_op);
+  library.impl("embed", lamina::embed_op);
   library.impl("product", lamina::product_op);
   library.impl("gated", lamina::gated_op);
   library.impl("rotate", lamina::rotate_op);

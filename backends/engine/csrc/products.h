@@ -2,22 +2,24 @@
 // bfloat16 as [panel][depth / 2][32][2]; so few rows stream it and many rows reuse a panel in cache. The products of
 // bfloat16 use AVX512-BF16 and AMX where the compiler was told of them. `sums[row]` are a row's 32 outputs of one panel.
 #pragma once
-#ifdef __AMX_BF16__
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include <utility>
 
+#include "amx.h"
+#include "takers.h"
 #include "threads.h"
-#include "vectors.h"
 
 namespace lamina {
 
-constexpr int64_t kPanel = 32;    // outputs in a panel: two vectors
 constexpr int64_t kRows = 8;      // rows that the vector units work on at once
 constexpr int64_t kTall = 32;     // rows that AMX works on at once; buffers of rows are padded to it
 constexpr int64_t kAhead = 2048;  // bytes to prefetch ahead, measured
+
+template <class T>
+struct Plain {  // a packed matrix
+  const T* values;
+  int64_t depth, panels;
+  const T* panel(int64_t index) const { return values + index * depth * kPanel; }
+};
 
 template <int M>
 void tile(const float* x, int64_t depth, const float* w, Floats (*sums)[2]) {
@@ -69,20 +71,6 @@ void tile(const T* x, int64_t rows, int64_t depth, const T* w, Floats (*sums)[2]
 }
 
 #ifdef __AMX_BF16__
-bool may_use_amx() {  // Linux wants to be asked once per process
-  static const bool granted = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0;
-  return granted;
-}
-
-struct Tiles {  // all eight tiles of this thread, 16 rows of 64 bytes each, while it lives
-  Tiles() {
-    alignas(64) uint8_t config[64] = {1};
-    for (int i = 0; i < 8; ++i) config[16 + 2 * i] = 64, config[48 + i] = 16;
-    _tile_loadconfig(config);
-  }
-  ~Tiles() { _tile_release(); }
-};
-
 template <bool IsTall>
 void amx_tile(const BFloat16* x, int64_t depth, const BFloat16* w, Floats (*sums)[2]) {
   const BFloat16* below = x + 16 * depth;
@@ -115,69 +103,39 @@ void amx_tile(const BFloat16* x, int64_t depth, const BFloat16* w, Floats (*sums
 
 // Call `take(row, panel, sums)` for all rows and panels of x (rows, depth) times a packed matrix.
 template <class T, class Take>
-void vector_products(const T* x, int64_t rows, int64_t depth, const T* w, int64_t panels, Take take) {
-  share(panels, [&](int64_t panel) {
+void vector_products(const T* x, int64_t rows, const Plain<T>& w, Take take) {
+  share(w.panels, [&](int64_t panel) {
     for (int64_t row = 0; row < rows; row += kRows) {
       Floats sums[kRows][2];
       const int64_t count = std::min(kRows, rows - row);
-      tile(x + row * depth, count, depth, w + panel * depth * kPanel, sums, std::make_integer_sequence<int, kRows>{});
+      tile(x + row * w.depth, count, w.depth, w.panel(panel), sums, std::make_integer_sequence<int, kRows>{});
       for (int64_t i = 0; i < count; ++i) take(row + i, panel, sums[i]);
     }
   });
 }
 
 template <class Take>
-void products(const float* x, int64_t rows, int64_t depth, const float* w, int64_t panels, Take take) {
-  vector_products(x, rows, depth, w, panels, take);
+void products(const float* x, int64_t rows, const Plain<float>& w, Take take) {
+  vector_products(x, rows, w, take);
 }
 
 template <class Take>
-void products(const BFloat16* x, int64_t rows, int64_t depth, const BFloat16* w, int64_t panels, Take take) {
+void products(const BFloat16* x, int64_t rows, const Plain<BFloat16>& w, Take take) {
 #ifdef __AMX_BF16__
-  if (rows >= 4 && depth % 32 == 0 && may_use_amx()) {  // of fewer rows AMX computes no more per byte of weights
-    share(panels, [&](int64_t panel) {
+  if (rows >= 4 && w.depth % 32 == 0 && may_use_amx()) {  // of fewer rows AMX computes no more per byte of weights
+    share(w.panels, [&](int64_t panel) {
       Tiles tiles;
       for (int64_t row = 0; row < rows; row += kTall) {
         alignas(64) Floats sums[kTall][2];
         const int64_t count = std::min(kTall, rows - row);
-        (count > 16 ? amx_tile<true> : amx_tile<false>)(x + row * depth, depth, w + panel * depth * kPanel, sums);
+        (count > 16 ? amx_tile<true> : amx_tile<false>)(x + row * w.depth, w.depth, w.panel(panel), sums);
         for (int64_t i = 0; i < count; ++i) take(row + i, panel, sums[i]);
       }
     });
     return;
   }
 #endif
-  vector_products(x, rows, depth, w, panels, take);
+  vector_products(x, rows, w, take);
 }
-
-struct Put {  // out (rows, width) = product
-  float* out;
-  int64_t width;
-  void operator()(int64_t row, int64_t panel, const Floats* sums) const {
-    for (int64_t half = 0, at = panel * kPanel; half < 2 && at < width; ++half, at += kLanes)
-      store(out + row * width + at, sums[half], width - at);
-  }
-};
-
-struct Add {  // out (rows, width) += product
-  float* out;
-  int64_t width;
-  void operator()(int64_t row, int64_t panel, const Floats* sums) const {
-    for (int64_t half = 0, at = panel * kPanel; half < 2 && at < width; ++half, at += kLanes) {
-      float* to = out + row * width + at;
-      store(to, load(to, width - at) + sums[half], width - at);
-    }
-  }
-};
-
-template <class T>
-struct Gate {  // out (rows, width) = silu(gate) * up; a panel holds 16 gates and their 16 ups
-  T* out;
-  int64_t width;
-  void operator()(int64_t row, int64_t panel, const Floats* sums) const {
-    const Floats gated = sums[0] / (1.0f + exponential(-sums[0])) * sums[1];
-    store(out + row * width + panel * kLanes, gated, width - panel * kLanes);
-  }
-};
 
 }  // namespace lamina

@@ -1,23 +1,40 @@
 // What happens to a row between the products: normalising, rotating, and storing keys and values.
 #pragma once
-#include "threads.h"
-#include "vectors.h"
+#include "quantise.h"
 
 namespace lamina {
+
+inline float root_scale(const float* from, int64_t width, float epsilon) {
+  Floats squares = {};
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const Floats value = load(from + i, width - i);
+    squares += value * value;
+  }
+  return 1.0f / std::sqrt(sum(squares) / width + epsilon);
+}
+
+template <class T>
+void normalise_row(const float* from, int64_t width, const float* weight, float epsilon, T* to) {
+  const float scale = root_scale(from, width, epsilon);
+  for (int64_t i = 0; i < width; i += kLanes)
+    store(to + i, load(from + i, width - i) * scale * load(weight + i, width - i), width - i);
+}
 
 template <class T>
 void normalise(const float* hidden, const int64_t* index, int64_t rows, int64_t width, const float* weight, float epsilon,
                T* out) {
   share_rows(rows, [&](int64_t row) {
-    const float* from = hidden + (index ? index[row] : row) * width;
-    Floats squares = {};
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const Floats value = load(from + i, width - i);
-      squares += value * value;
-    }
-    const float scale = 1.0f / std::sqrt(sum(squares) / width + epsilon);
-    for (int64_t i = 0; i < width; i += kLanes)
-      store(out + row * width + i, load(from + i, width - i) * scale * load(weight + i, width - i), width - i);
+    normalise_row(hidden + (index ? index[row] : row) * width, width, weight, epsilon, out + row * width);
+  });
+}
+
+inline void normalise(const float* hidden, const int64_t* index, int64_t rows, int64_t width, const float* weight, float epsilon,
+                      Quantised out) {
+  share_rows(rows, [&](int64_t row) {
+    thread_local std::vector<float> normed;
+    normed.resize(width);
+    normalise_row(hidden + (index ? index[row] : row) * width, width, weight, epsilon, normed.data());
+    quantise_row(normed.data(), width, out, row);
   });
 }
 

@@ -1,7 +1,7 @@
 // Vectors of 16 floats in GCC's own notation, so that one text compiles for any CPU: how they are read, written and summed.
 #pragma once
 #include <ATen/ATen.h>
-#ifdef __AVX512BF16__
+#ifdef __x86_64__
 #include <immintrin.h>
 #endif
 
@@ -66,6 +66,16 @@ inline float sum(Floats value) {
   float total = 0;
   for (int64_t lane = 0; lane < kLanes; ++lane) total += value[lane];
   return total;
+}
+
+// The nearest whole numbers, of two the even ones; unlike adding and taking off 2^23, no multiplication melts into it.
+inline Floats whole(Floats x) {
+#ifdef __AVX512F__
+  return (Floats)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  for (int64_t lane = 0; lane < kLanes; ++lane) x[lane] = std::nearbyint(x[lane]);
+  return x;
+#endif
 }
 
 // exp to about one unit in the last place; 0 below -87, where floats end.

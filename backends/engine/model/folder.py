@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from backends.engine.model.quant import Int4Matrix
 from backends.engine.model.shape import ModelShape, RopeScaling
 from backends.engine.model.weights import ModelUnreadable
 
@@ -50,6 +51,10 @@ class FolderModel:
         with safe_open(file, framework="pt") as tensors:
             tensor: torch.Tensor = tensors.get_tensor(stored)
             return tensor
+
+    def read_int4(self, name: str) -> Int4Matrix | None:
+        """Return `None`: these files hold no matrix in 4 bits."""
+        return None
 
     def _stored_name(self, name: str) -> str:
         _, index, part = name.split(".")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from backends.engine.model.gguf_file import open_gguf
+from backends.engine.model.gguf_file import StoredTensor, open_gguf
+from backends.engine.model.quant import Int4Matrix
 from backends.engine.model.shape import ModelShape
 from backends.engine.model.weights import ModelUnreadable
 
@@ -43,18 +44,30 @@ class GgufModel:
 
     def read(self, name: str) -> torch.Tensor:
         """Return a tensor unpacked to float32, under the engine's own name for it."""
+        return self._unpermute(name, torch.from_numpy(self._find(name).unpack()))
+
+    def read_int4(self, name: str) -> Int4Matrix | None:
+        """Return a matrix as it is stored, under the engine's own name for it; `None` where that is not in 4 bits."""
+        parts = self._find(name).unpack_int4()
+        if parts is None:
+            return None
+        return Int4Matrix(*map(torch.from_numpy, parts)).map_rows(lambda rows: self._unpermute(name, rows))
+
+    def _find(self, name: str) -> StoredTensor:
         stored = _WHOLE.get(name) or self._stored_name(name)
         tensor = self._file.tensors.get(stored)
         if tensor is None:
             raise ModelUnreadable(f"the GGUF file has no tensor {stored}")
-        values = torch.from_numpy(tensor.unpack())
+        return tensor
+
+    def _unpermute(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         match name.rsplit(".", 1)[-1]:
             case "q":
-                return _unpermute(values, self.shape.num_heads)
+                return _unpermute(rows, self.shape.num_heads)
             case "k":
-                return _unpermute(values, self.shape.num_kv_heads)
+                return _unpermute(rows, self.shape.num_kv_heads)
             case _:
-                return values
+                return rows
 
     def _stored_name(self, name: str) -> str:
         _, index, part = name.split(".")

@@ -23,6 +23,8 @@ Scalar = int | float | bool | str
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _LIST = 8, 9
 _VERSIONS = (2, 3)
+_INT4_HEADS = {2: 2, 3: 4}
+"""Bytes before the codes of a block, in Q4_0 and Q4_1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,21 @@ class StoredTensor:
         except (ValueError, NotImplementedError) as exc:
             raise ModelUnreadable(f"a tensor is stored as type {self.kind}, which cannot be unpacked: {exc}") from exc
         return np.require(values, dtype=np.float32, requirements="W").reshape(self.shape)
+
+    def unpack_int4(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float16], npt.NDArray[np.float16]] | None:
+        """Return a Q4_0 or Q4_1 matrix's codes (out, in), scales and least values (out, in / 32); `None` for others.
+
+        A block of 32 values is a scale, in Q4_1 the least value, and 16 bytes: the low halves come first.
+        """
+        if self.kind not in _INT4_HEADS:
+            return None
+        head_bytes = _INT4_HEADS[self.kind]
+        blocks = self.data.reshape(self.shape[0], -1, head_bytes + 16)
+        heads = np.ascontiguousarray(blocks[..., :head_bytes]).view(np.float16)
+        nibbles = np.concatenate([blocks[..., head_bytes:] & 15, blocks[..., head_bytes:] >> 4], axis=-1)
+        scales = np.ascontiguousarray(heads[..., 0])
+        leasts = np.ascontiguousarray(heads[..., 1]) if head_bytes == 4 else scales * np.float16(-8)
+        return nibbles.reshape(self.shape), scales, leasts
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from backends.engine.model.quant import linear, rows_of
 from backends.engine.model.shape import ModelShape
 from backends.engine.model.weights import LayerWeights, ModelWeights
 
@@ -31,14 +32,16 @@ class Llama:
     def __init__(self, shape: ModelShape, weights: ModelWeights) -> None:
         self._shape = shape
         self._weights = weights
-        self._cos, self._sin = _rotations(shape, weights.embedding)
+        is_plain = isinstance(weights.head, torch.Tensor)
+        self._working = weights.dtype if is_plain else torch.float32  # rows are quantised from float32
+        self._cos, self._sin = (angles.to(weights.norm.device, self._working) for angles in _rotations(shape))
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attention: LayerAttention) -> torch.Tensor:
         """Return the last hidden states (N, hidden), float32, of flat tokens (N,) at their positions (N,).
 
         What the layers add up to is kept in float32, whatever they compute in: that halves the error of bfloat16.
         """
-        hidden = F.embedding(tokens, self._weights.embedding).float()
+        hidden = rows_of(self._weights.embedding, tokens)
         cos, sin = self._cos[positions], self._sin[positions]
         for index, layer in enumerate(self._weights.layers):
             normed = self._norm(hidden, layer.attention_norm)
@@ -53,9 +56,10 @@ class Llama:
         are computed again in float32.
         """
         normed, head = self._norm_exactly(hidden[drawn], self._weights.norm), self._weights.head
-        logits = F.linear(normed.to(head.dtype), head).float()
-        if head.dtype is torch.float32:
+        logits = linear(normed.to(self._working), head).float()
+        if self._working is torch.float32:
             return logits
+        assert isinstance(head, torch.Tensor)
         largest = logits.amax(dim=-1, keepdim=True)
         likely = logits >= largest - largest.abs() * _ROUNDING
         likely &= likely.sum(dim=-1, keepdim=True) <= _MAX_EXACT  # in a flat row nothing hangs on the rounding
@@ -64,7 +68,7 @@ class Llama:
         return logits
 
     def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return self._norm_exactly(hidden, weight).to(self._weights.head.dtype)
+        return self._norm_exactly(hidden, weight).to(self._working)
 
     def _norm_exactly(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(hidden, (self._shape.hidden_size,), weight, self._shape.norm_epsilon)
@@ -79,16 +83,16 @@ class Llama:
         attention: LayerAttention,
     ) -> torch.Tensor:
         shape = self._shape
-        heads = F.linear(hidden, layer.qkv).view(len(hidden), -1, shape.head_dim)
+        heads = linear(hidden, layer.qkv).view(len(hidden), -1, shape.head_dim)
         num_rotated = shape.num_heads + shape.num_kv_heads
-        rotated = rotate(heads[:, :num_rotated], cos, sin)  # queries and keys at once
-        attention.write_kv(index, rotated[:, shape.num_heads :], heads[:, num_rotated:])
-        return F.linear(attention.attend(index, rotated[:, : shape.num_heads]), layer.output)
+        rotated = rotate(heads[:, :num_rotated], cos, sin).to(self._weights.dtype)  # queries and keys at once
+        attention.write_kv(index, rotated[:, shape.num_heads :], heads[:, num_rotated:].to(self._weights.dtype))
+        return linear(attention.attend(index, rotated[:, : shape.num_heads]), layer.output)
 
 
 def _mlp(layer: LayerWeights, hidden: torch.Tensor) -> torch.Tensor:
-    gate, up = F.linear(hidden, layer.gate_up).chunk(2, dim=-1)
-    return F.linear(F.silu(gate).mul_(up), layer.down)
+    gate, up = linear(hidden, layer.gate_up).chunk(2, dim=-1)
+    return linear(F.silu(gate).mul_(up), layer.down)
 
 
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -97,9 +101,9 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
     return torch.addcmul(heads * cos, torch.cat([-second, first], dim=-1), sin)
 
 
-def _rotations(shape: ModelShape, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _rotations(shape: ModelShape) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosines and sines (max_len, 1, dim), computed in float32."""
     frequencies = torch.tensor(shape.rope_frequencies(), dtype=torch.float32)
     angles = torch.arange(shape.max_len, dtype=torch.float32)[:, None] * frequencies
     angles = torch.cat([angles, angles], dim=-1)[:, None, :]
-    return angles.cos().to(like), angles.sin().to(like)
+    return angles.cos(), angles.sin()

@@ -13,7 +13,7 @@ from backends.engine.config import Progress
 from backends.engine.model.folder import FolderModel
 from backends.engine.model.gguf import GgufModel
 from backends.engine.model.shape import ModelShape
-from backends.engine.model.weights import ModelUnreadable, ModelWeights, assemble
+from backends.engine.model.weights import ModelUnreadable, ModelWeights, Precision, assemble
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _BLOCK_BYTES = 1 << 22
@@ -21,7 +21,10 @@ _BLOCK_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to compute; `revision` is a hash over its files, so other weights never share it."""
+    """A model ready to compute.
+
+    `revision` is a hash over its files and how they are computed with: other answers never share it.
+    """
 
     shape: ModelShape
     weights: ModelWeights
@@ -39,17 +42,20 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load(path: Path, *, dtype: str, device: torch.device, progress: Progress) -> LoadedModel:
-    """Load a GGUF file or a folder of safetensors. Raises `ModelUnreadable` with what is wrong."""
+def load(
+    path: Path, *, dtype: str, device: torch.device, progress: Progress, quantization: str = "none"
+) -> LoadedModel:
+    """Load a GGUF file or a folder of safetensors, quantised as asked. Raises `ModelUnreadable` with what is wrong."""
     if not path.exists():
         raise ModelUnreadable(f"no model at {path}")
     model = FolderModel(path) if path.is_dir() else GgufModel(path)
-    element = DTYPES[dtype]
-    weights = assemble(model.shape, model.read, is_tied=model.is_tied, dtype=element, device=device, progress=progress)
-    return LoadedModel(model.shape, weights, _revision(path), device, element)
+    precision = Precision(DTYPES[dtype], quantization)
+    weights = assemble(model.shape, model, is_tied=model.is_tied, precision=precision, device=device, progress=progress)
+    name = f"{_digest(path)}-{dtype}" if quantization == "none" else f"{_digest(path)}-{dtype}-{quantization}"
+    return LoadedModel(model.shape, weights, name, device, precision.dtype)
 
 
-def _revision(path: Path) -> str:
+def _digest(path: Path) -> str:
     digest = hashlib.sha256()
     for file in _files(path):
         digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())

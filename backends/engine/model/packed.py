@@ -8,11 +8,15 @@ import torch
 import torch.nn.functional as F
 
 from backends.engine.attn.cpu import CpuPlan
+from backends.engine.model.quant import GROUP, Int4Matrix, Int8Matrix, Matrix
 from backends.engine.model.shape import ModelShape
 from backends.engine.model.weights import LayerWeights, ModelWeights
 
 PANEL = 32
-"""Outputs in a panel of packed weights; as in ops.cpp."""
+"""Outputs in a panel of packed weights; as in takers.h."""
+
+DEPTH = 64
+"""Inputs of quantised matrices are filled up with zeros to a multiple of this; as in quantise.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +41,20 @@ class PackedLlama:
 
     def __init__(self, shape: ModelShape, weights: ModelWeights) -> None:
         self._shape = shape
-        self._embedding = weights.embedding
         self._norm = weights.norm
         self._layers = tuple(_pack_layer(layer) for layer in weights.layers)
         self._head = pack(weights.head)
+        is_tied = weights.embedding is weights.head
+        if isinstance(weights.embedding, torch.Tensor):
+            self._embedding = weights.embedding  # rows of packed values lie too far apart
+        else:
+            self._embedding = self._head if is_tied else pack(weights.embedding)
         self._cosines, self._sines = rotations(shape)
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, plan: CpuPlan) -> torch.Tensor:
         """Return the last hidden states (N, hidden), float32, of flat tokens (N,) at their positions (N,)."""
         shape = self._shape
-        hidden = F.embedding(tokens, self._embedding).float()
+        hidden: torch.Tensor = torch.ops.lamina.embed(tokens, self._embedding, shape.hidden_size)
         where = (self._cosines, self._sines, positions, plan.slots)
         sizes = (shape.num_heads, shape.intermediate_size, shape.norm_epsilon)
         layer_kernel = torch.ops.lamina.layer.default
@@ -67,20 +75,60 @@ def is_packable(shape: ModelShape) -> bool:
     return all(depth % 2 == 0 for depth in depths)
 
 
-def pack(matrix: torch.Tensor) -> torch.Tensor:
-    """Return a matrix (out, in) in panels of 32 outputs: float32 (panels, in, 32), bfloat16 (panels, in/2, 32, 2)."""
-    outputs, depth = matrix.shape
-    padded = F.pad(matrix, (0, 0, 0, -outputs % PANEL)).view(-1, PANEL, depth)
+def pack(matrix: Matrix) -> torch.Tensor:
+    """Return a matrix (out, in) in panels of 32 outputs; the last is filled up with zeros.
+
+    float32 (panels, in, 32) and bfloat16 (panels, in/2, 32, 2); 8 bits are int8 and 4 bits uint8 (panels, bytes), see
+    int8.h and int4.h.
+    """
+    if isinstance(matrix, Int8Matrix):
+        return _pack_int8(matrix.map_rows(_fill_up))
+    if isinstance(matrix, Int4Matrix):
+        return _pack_int4(matrix.map_rows(_fill_up))
+    panels = _fill_up(matrix).view(-1, PANEL, matrix.shape[1])
     if matrix.dtype == torch.float32:
-        return padded.transpose(1, 2).contiguous()
-    return padded.view(-1, PANEL, depth // 2, 2).transpose(1, 2).contiguous()
+        return panels.transpose(1, 2).contiguous()
+    return panels.view(-1, PANEL, matrix.shape[1] // 2, 2).transpose(1, 2).contiguous()
 
 
-def pack_gate_up(gate_up: torch.Tensor) -> torch.Tensor:
+def pack_gate_up(gate_up: Matrix) -> torch.Tensor:
     """Return gate and up (2 * inner, in) packed so that each panel has 16 gates and then the 16 ups beside them."""
+    if isinstance(gate_up, torch.Tensor):
+        return pack(_interleave(gate_up))
+    return pack(gate_up.map_rows(_interleave))
+
+
+def _interleave(gate_up: torch.Tensor) -> torch.Tensor:
     half = PANEL // 2
-    gate, up = (F.pad(part, (0, 0, 0, -len(part) % half)).view(-1, half, part.shape[1]) for part in gate_up.chunk(2))
-    return pack(torch.cat([gate, up], dim=1).view(-1, gate_up.shape[1]))
+    gate, up = (_fill_up(part, to=half) for part in gate_up.chunk(2))
+    gate, up = (part.view(-1, half, *part.shape[1:]) for part in (gate, up))
+    return torch.cat([gate, up], dim=1).flatten(0, 1)
+
+
+def _fill_up(rows: torch.Tensor, to: int = PANEL) -> torch.Tensor:
+    """Return rows followed by rows of zeros, up to a multiple of `to`."""
+    return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, -len(rows) % to))
+
+
+def _pack_int8(matrix: Int8Matrix) -> torch.Tensor:
+    codes = F.pad(matrix.codes, (0, -matrix.codes.shape[1] % DEPTH))
+    quads = codes.view(-1, PANEL, codes.shape[1] // 4, 4).transpose(1, 2).flatten(1)
+    shifts = codes.sum(dim=-1, dtype=torch.int32) * 128
+    tails = [numbers.view(-1, PANEL).view(torch.int8) for numbers in (matrix.scales, shifts)]
+    return torch.cat([quads, *tails], dim=1)
+
+
+def _pack_int4(matrix: Int4Matrix) -> torch.Tensor:
+    depth = matrix.codes.shape[1]
+    codes = F.pad(matrix.codes, (0, -depth % DEPTH))
+    nibbles = codes.view(-1, PANEL, codes.shape[1] // GROUP, 2, 4, 4)  # of each group two sets of four quads
+    low, high = nibbles.permute(3, 0, 2, 4, 1, 5).flatten(3)
+    tails = [
+        F.pad(numbers, (0, codes.shape[1] // GROUP - numbers.shape[1])).view(-1, PANEL, codes.shape[1] // GROUP)
+        for numbers in (matrix.scales, matrix.leasts)
+    ]
+    words = [numbers.transpose(1, 2).contiguous().view(torch.uint8) for numbers in tails]
+    return torch.cat([low | high << 4, *words], dim=2).flatten(1)
 
 
 def rotations(shape: ModelShape) -> tuple[torch.Tensor, torch.Tensor]:
