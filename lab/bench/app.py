@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lab.bench.cache.command import cache
 from lab.bench.engine.command import engine
 
 app = typer.Typer(no_args_is_help=True, help="Measure the engine, the gateway and the caches on this machine.")
@@ -18,6 +19,7 @@ def bench() -> None:
 
 
 app.command("engine")(engine)
+app.command("cache")(cache)
 
 
 @app.command()

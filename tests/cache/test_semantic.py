@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from cache.entry import load
+from cache.decide import decide
+from cache.entry import dump, load
+from cache.examiner import Examiner
+from cache.guard import GUARD_VERSION, load_guard
 from cache.memory_store import MemoryStore
+from cache.policies.calibrated import CalibratedPolicy, chance_of
+from cache.policies.scorer import load_model
+from cache.policies.static import StaticPolicy
 from cache.semantic import Found, IndexFault, SemanticCache
 from cache.store import Store, StoreDown
 from orchestration.core import CacheControl, CacheStatus, Call, Candidate, Delta, Event, Finish, Start, compose
@@ -50,13 +56,19 @@ class TableIndex:
 
 
 def a_cache(
-    index: TableIndex, store: Store, *, clock: Clock | None = None, deadline_ms: float = 20_000
+    index: TableIndex,
+    store: Store,
+    *,
+    clock: Clock | None = None,
+    deadline_ms: float = 20_000,
+    examiner: Examiner | None = None,
 ) -> SemanticCache:
     return SemanticCache(
         index,
         store,
         route_of=lambda alias: "route",
         policy_of=lambda call: "policy",
+        examiner=examiner,
         ttl_s=3600.0,
         deadline_ms=deadline_ms,
         clock=clock or Clock(),
@@ -346,3 +358,78 @@ def test_a_threshold_that_is_no_cosine_is_refused() -> None:
         SemanticCache(
             TableIndex(), MemoryStore(), route_of=str, policy_of=lambda call: "", threshold=95, ttl_s=1, top_k=1
         )
+
+
+SATURDAY, SUNDAY, WEEKEND = (
+    "Are you open on Saturday?",
+    "Are you open on Sunday?",
+    "so are you open on Saturday, please?",
+)
+COSINES.update({frozenset({SATURDAY, SUNDAY}): 0.98, frozenset({SATURDAY, WEEKEND}): 0.97})
+COSINES[frozenset({SUNDAY, WEEKEND})] = 0.975
+GUARD = load_guard()
+
+
+async def test_a_vetoed_neighbour_is_a_miss_whose_reason_is_kept() -> None:
+    core = Scripted()
+    cache = a_cache(TableIndex(), MemoryStore(), examiner=Examiner(StaticPolicy(0.95), GUARD))
+    await ask(cache, core, a_question(SATURDAY))
+
+    call = a_question(SUNDAY)
+    await ask(cache, core, call)
+
+    note = call.notes.cache
+    assert (note.status, call.notes.extra["semantic"]) == (CacheStatus.MISS, "vetoed")
+    assert [(one.similarity, one.veto) for one in note.candidates] == [(0.98, "date")]
+    assert (note.policy, note.policy_version, note.guard_version) == ("static", "static-1", GUARD_VERSION)
+
+
+async def test_a_vetoed_neighbour_gives_way_to_one_less_near() -> None:
+    core = Scripted()
+    cache = a_cache(TableIndex(), MemoryStore(), examiner=Examiner(StaticPolicy(0.95), GUARD))
+    await ask(cache, core, a_question(SATURDAY, "saturday"))
+    await ask(cache, core, a_question(SUNDAY, "sunday"))
+
+    call = a_question(WEEKEND)
+    await ask(cache, core, call)
+
+    assert call.notes.cache.entry_call == "saturday"
+    assert [one.veto for one in call.notes.cache.candidates] == ["date", None]
+    assert call.notes.cache.p_correct is None
+
+
+@pytest.mark.parametrize(("cost", "is_hit"), [(10.0, True), (10_000.0, False)])
+async def test_the_calibrated_policy_serves_what_pays(cost: float, is_hit: bool) -> None:
+    model = load_model()
+    core = Scripted()
+    examiner = Examiner(CalibratedPolicy(model, wrong_to_call_cost=cost), GUARD)
+    cache = a_cache(TableIndex(), MemoryStore(), examiner=examiner)
+    await ask(cache, core, a_question(FRANCE))
+
+    call = a_question(WHATS)
+    await ask(cache, core, call)
+
+    note = call.notes.cache
+    assert (note.status is CacheStatus.SEMANTIC) == is_hit
+    assert note.threshold == 0.7
+    [candidate] = note.candidates
+    assert candidate.inputs is not None
+    assert chance_of(model, candidate.inputs) == candidate.p_correct
+    assert decide(note.candidates, bar=note.threshold).reason == call.notes.extra["semantic"]
+    assert not is_hit or (note.p_correct, note.p_required) == (candidate.p_correct, candidate.p_required)
+
+
+async def test_an_entry_of_before_questions_were_kept_is_not_served_under_the_guard() -> None:
+    index, core, store = TableIndex(), Scripted(), MemoryStore()
+    cache = a_cache(index, store, examiner=Examiner(StaticPolicy(0.95), GUARD))
+    await ask(cache, core, a_question(FRANCE))
+    [(_, _, entry)] = index.rows
+    packed = await store.get(f"semantic:{entry}")
+    assert packed is not None
+    await store.put(f"semantic:{entry}", dump(replace(load(packed), question=None)), ttl_s=60)
+
+    call = a_question(WHATS)
+    await ask(cache, core, call)
+
+    assert call.notes.cache.status is CacheStatus.MISS
+    assert call.notes.cache.candidates[0].veto == "no_question"
