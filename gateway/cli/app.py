@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
@@ -206,6 +207,25 @@ def tune(  # noqa: PLR0913 - every option is a parameter
         config=config,
     )
     command.run(request)
+
+
+@app.command()
+def replay(
+    call: Annotated[str | None, typer.Argument(help="A call's id, as in x-lamina-call.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every call that is in SQL.")] = False,
+    since_hours: Annotated[float | None, typer.Option(min=0.0, help="With --all: only the last so many hours.")] = None,
+    config: Config = None,
+) -> None:
+    """Make a call's decisions again from the log alone: cache, guard, odds, routing and input checks must agree.
+
+    What was redacted is said to be redacted, not to agree. Fails where a decision comes out otherwise.
+    """
+    from gateway.cli import replay as command  # SQLAlchemy and the guard are not for every command
+
+    if (call is None) == (not every):
+        raise Refused("name one call, or say --all")
+    since = 0.0 if since_hours is None else time.time() - since_hours * 3600
+    raise typer.Exit(command.replay_all(since, config) if call is None else command.replay_one(call, config))
 
 
 @app.command()

@@ -1,0 +1,62 @@
+"""A thousand calls of every sort through a real gateway, then every decision again from the log alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+from tests.integration.conftest import Served, until
+
+NUM_CALLS = 1000
+PAIRS = Path(__file__).parents[2] / "benchmarks" / "data" / "semcache" / "pairs.jsonl"
+CONFIG = """
+models:
+  - {id: spread, backends: [{type: echo, weight: 3}, {type: echo, weight: 1}], strategy: weighted}
+  - {id: near, backends: [{type: echo}, {type: echo}], strategy: prefix}
+  - {id: auto, route: {by: complexity, small: spread, medium: near, large: near}}
+  - {id: all-minilm-l6-v2, backends: [{type: embedder}]}
+cache: {semantic: {policy: calibrated, deadline_ms: 5000}}
+"""
+
+
+def test_replay_agrees_on_a_thousand_mixed_calls(serve: Callable[..., Served]) -> None:
+    served = serve(config=CONFIG).wait_ready()
+    texts = [pair[side] for pair in map(json.loads, PAIRS.read_text().splitlines()) for side in ("a", "b")]
+    draw = random.Random(5)
+    bodies = [
+        {
+            "model": draw.choice(("spread", "near", "auto")),
+            "messages": [{"role": "user", "content": draw.choice(texts[:240])}],
+            "temperature": draw.choice((0, 0, 0, 1)),
+            "stream": draw.random() < 0.3,
+        }
+        for _ in range(NUM_CALLS)
+    ]
+    with httpx.Client(base_url=served.url, timeout=60) as client, ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(lambda body: client.post("/v1/chat/completions", json=body), bodies))
+    until(lambda: len(served.records()) == NUM_CALLS)
+
+    done = subprocess.run(
+        [sys.executable, "-c", "from gateway.cli import main; main()", "replay", "--all"],
+        cwd=served.folder,
+        env={**os.environ, "PYTHONPATH": os.getcwd(), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert {reply.status_code for reply in replies} == {200}
+    assert {"exact", "semantic", "miss"} <= {reply.headers["x-lamina-cache"] for reply in replies}
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{NUM_CALLS:,} calls replayed" in done.stdout
+    rows = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
+    assert rows.keys() >= {"cache", "guard", "odds", "routing", "complexity", "input_checks"}
