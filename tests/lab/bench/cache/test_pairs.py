@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
 from cache.guard import load_guard
-from lab.bench.cache.command import cache
 from lab.bench.cache.pairs import (
     SHIPPED,
     Asked,
@@ -22,6 +22,7 @@ from lab.bench.cache.pairs import (
     by_category,
     read_pairs,
 )
+from lab.bench.cache.report import measure_pairs, show
 from lab.bench.cache.rules import contestants
 
 PAIRS = [Pair(f"a{n}", f"b{n}", same_answer=n % 2 == 0, category="even" if n % 2 == 0 else "odd") for n in range(100)]
@@ -102,25 +103,29 @@ def test_a_row_that_is_no_pair_is_named(tmp_path: Path, line: str) -> None:
         read_pairs(path)
 
 
-def test_the_command_writes_the_figures(tmp_path: Path, encoder_folder: Path) -> None:
+def test_the_report_holds_the_figures(tmp_path: Path, encoder_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"a": "What is the capital of France?", "b": "What's the capital of France?", "same_answer": True},
         {"a": "What is the capital of France?", "b": "What is the capital of Germany?", "same_answer": False},
     ]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
-    cache(pairs=tmp_path / "pairs.jsonl", encoder=encoder_folder, kept_in=tmp_path, json_file=tmp_path / "out.json")
+    report = measure_pairs(tmp_path / "pairs.jsonl", part="", encoder=encoder_folder, kept_in=tmp_path)
+    show(report)
 
-    written = json.loads((tmp_path / "out.json").read_text())
-    assert set(written["served_at_trap_budget"]) == {"0.01", "0.02", "0.05", "0.1"}
-    assert written["served_at_trap_budget"]["0.01"] == 1.0
-    assert written["default"] == {"served": 1.0, "wrong": 0.0}
+    assert set(report["served_at_trap_budget"]) == {"0.01", "0.02", "0.05", "0.1"}
+    assert report["served_at_trap_budget"]["0.01"] == 1.0
+    assert report["default"] == {"served": 1.0, "wrong": 0.0}
+    assert report["guard"]["reasons"] == {"entity": {"same": 0, "traps": 1}}
+    assert "calibrated" in capsys.readouterr().out
+    json.dumps(report)
 
 
-def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit):
-        cache(pairs=tmp_path / "none.jsonl")
+def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from lab.bench.app import app; app()", "cache", "--pairs", str(tmp_path / "none")]
 
-    error = capsys.readouterr().err
-    assert "none.jsonl" in error
-    assert error.count("\n") == 1
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert str(tmp_path / "none") in done.stderr
+    assert done.stderr.count("\n") == 1
