@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE := 1
 TORCH := torch==2.13.0
 TORCH_FLAGS := $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND))
 
-.PHONY: setup setup-dev serve check test browser test-long bench compose-test lock clean
+.PHONY: setup setup-dev serve check docs test browser test-long bench compose-test lock clean
 
 setup: $(VENV)/.run
 setup-dev: $(VENV)/.dev
@@ -45,6 +45,10 @@ check: setup-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/house/lengths.py
+
+# The tables of docs/api.md, written anew from the code.
+docs: setup-dev
+	$(BIN)/python -m gateway.reference
 
 test: setup-dev
 	$(BIN)/pytest $(ARGS)

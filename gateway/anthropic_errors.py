@@ -35,10 +35,11 @@ def anthropic_error_body(error: LaminaError, request_id: str) -> bytes:
     """Write `{"type": "error", "error": {"type", "message"}, "request_id"}`."""
     # Messages quote what others sent: half a surrogate pair in one could not be written as JSON.
     message = error.message.encode("utf-8", "replace").decode()
-    fields = {"type": _type_of(error), "message": message}
+    fields = {"type": anthropic_type(error), "message": message}
     return orjson.dumps({"type": "error", "error": fields, "request_id": request_id})
 
 
-def _type_of(error: LaminaError) -> str:
+def anthropic_type(error: LaminaError) -> str:
+    """Return the type of error that Anthropic's clients know."""
     status = anthropic_status(error)
     return _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")

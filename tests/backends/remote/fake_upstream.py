@@ -35,6 +35,11 @@ class FakeUpstream:
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
+    @property
+    def num_open(self) -> int:
+        """Count the connections that are open."""
+        return len(self._tasks)
+
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
