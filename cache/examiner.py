@@ -17,10 +17,14 @@ NO_QUESTION = "no_question"
 
 @dataclass(slots=True)
 class Examiner:
-    """Judge candidates by guard and policy. `guard` None looks at no words; `policy` is replaced as it learns."""
+    """Judge candidates by guard and policy. `guard` None looks at no words; `policy` is replaced as it learns.
+
+    `applied` numbers the policy that was put in force while serving, None for the settings' own.
+    """
 
     policy: Policy
     guard: Guard | None = None
+    applied: int | None = None
 
     @property
     def guard_version(self) -> int | None:

@@ -147,6 +147,7 @@ class SemanticCache:
         policy = self._examiner.policy
         note.policy, note.policy_version = policy.name, policy.version
         note.guard_version = self._examiner.guard_version
+        note.policy_applied = self._examiner.applied
         note.threshold = bar_for(threshold=policy.floor, floor=call.controls.threshold)
         try:
             async with asyncio.timeout(self._deadline_s):

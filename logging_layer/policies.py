@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import Column, Double, Integer, String, Table, insert, select
+from sqlalchemy import Column, Double, Integer, String, Table, insert, inspect, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from logging_layer.database import metadata, open_database
-from logging_layer.schema import ensure_schema
 
 policies = Table(
     "cache_policies",
@@ -23,6 +22,8 @@ policies = Table(
     Column("applied_at", Double, nullable=False),
 )
 _MAX_TRIES = 5
+SETTINGS = "settings"
+"""The policy of a version that gives the word back to the settings."""
 
 
 class PoliciesDown(Exception):
@@ -72,13 +73,19 @@ class PolicyHistory:
     def _recent(self, limit: int) -> list[AppliedPolicy]:
         query = select(policies).order_by(policies.c.version.desc()).limit(limit)
         try:
-            self._ensure()
+            self._has_table = self._has_table or inspect(self._engine).has_table(policies.name)
+            if not self._has_table:
+                return []
             with self._engine.connect() as connection:
                 return [AppliedPolicy(**row) for row in connection.execute(query).mappings()]
         except SQLAlchemyError as exc:
             raise PoliciesDown(f"the cache's policies cannot be read: {exc}") from exc
 
     def _apply(self, draft: AppliedPolicy) -> AppliedPolicy:
+        try:
+            self._ensure()
+        except SQLAlchemyError as exc:
+            raise PoliciesDown(f"the cache's policy cannot be written: {exc}") from exc
         for _ in range(_MAX_TRIES):
             newest = self._recent(1)
             version = newest[0].version + 1 if newest else 1
@@ -95,5 +102,7 @@ class PolicyHistory:
 
     def _ensure(self) -> None:
         if not self._has_table:
+            from logging_layer.schema import ensure_schema  # Alembic is heavy: a worker that only reads has no need
+
             ensure_schema(self._engine)
             self._has_table = True

@@ -186,6 +186,13 @@ def tune(  # noqa: PLR0913 - every option is a parameter
     ] = True,
     mlflow_uri: Annotated[str | None, typer.Option(help="The MLflow server, instead of the settings' one.")] = None,
     page: Annotated[Path | None, typer.Option(help="Write the interactive page there, too.")] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Put the recommended bar in force, on every worker and node.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(help="Why, for the history of bars; with --apply.")] = None,
+    watch_s: Annotated[
+        float | None, typer.Option("--watch", min=1.0, help="Sweep the live log again every so many seconds.")
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the outcome of each bar there.")] = None,
     config: Config = None,
 ) -> None:
@@ -204,9 +211,14 @@ def tune(  # noqa: PLR0913 - every option is a parameter
         mlflow_uri=mlflow_uri,
         page_path=page,
         json_path=json_path,
+        applies=apply,
+        reason=reason,
         config=config,
     )
-    command.run(request)
+    if watch_s is None:
+        command.run(request)
+    else:
+        command.watch(request, every_s=watch_s)
 
 
 @app.command()

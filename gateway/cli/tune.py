@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +17,7 @@ from gateway.refusals import Refused
 from gateway.settings import load_settings, process_environment
 from gateway.supervisor.plan import database_url
 from gateway.supervisor.state import STATE_FOLDER, StateFolder
+from logging_layer.policies import AppliedPolicy, PoliciesDown, PolicyHistory
 from logging_layer.tuning import Prices, Scored, ScoredFault, read_scored
 from logging_layer.tuning.live import LogUnreadable, read_live
 from logging_layer.tuning.page import page_of
@@ -23,6 +26,7 @@ from logging_layer.tuning.study import StudyFailed, StudyWriter
 from logging_layer.tuning.sweep import Point
 
 NUM_STEPS = 500  # bars from 0.5 to 1, a thousandth apart
+_MAX_REASON_CHARS = 500
 
 
 def prices_of(call_usd: float, wrong_usd: float) -> Prices:
@@ -65,6 +69,8 @@ class TuneRequest:
     mlflow_uri: str | None
     page_path: Path | None
     json_path: Path | None
+    applies: bool
+    reason: str | None
     config: Path | None
 
 
@@ -81,8 +87,57 @@ def run(request: TuneRequest) -> None:
         request.page_path.write_text(page_of(report), encoding="utf-8")
         console.print(f"Page: {request.page_path}")
     uri = _mlflow_uri(request)
-    if uri is not None:
-        console.print(f"Study: {asyncio.run(_study(report, uri))}", soft_wrap=True)
+    study = asyncio.run(_study(report, uri)) if uri is not None else None
+    if study is not None:
+        console.print(f"Study: {study}", soft_wrap=True)
+    if request.applies:
+        console.print(_apply(report, request, study), soft_wrap=True)
+
+
+def watch(request: TuneRequest, *, every_s: float) -> None:
+    """Sweep again and again until Ctrl-C; a study is written, and a bar applied, when the recommendation changes."""
+    if request.scored is not None:
+        raise Refused("--watch follows the live log; leave out --scored")
+    last: float | None = -2.0
+    while True:
+        rows, dataset = _rows(request)
+        report = report_on(rows, dataset=dataset, thresholds=request.bars, prices=request.prices)
+        best = report.recommended.threshold if report.recommended else None
+        is_new = best != last
+        run(request if is_new else replace(request, has_mlflow=False, applies=False))
+        last = best
+        time.sleep(every_s)
+
+
+def _apply(report: Report, request: TuneRequest, study: str | None) -> str:
+    """Put the recommended bar in force; raises `Refused` where there is none, or nowhere to write it."""
+    if report.recommended is None:
+        raise Refused("--apply: no bar is recommended, so none is put in force")
+    settings = load_settings(request.config, environment=process_environment())
+    reason = request.reason or f"lamina tune on {report.dataset}, {report.num_labelled} labels" + (
+        f": {study}" if study else ""
+    )
+    applied = asyncio.run(
+        _applied(database_url(settings, StateFolder(STATE_FOLDER)), report.recommended, report.prices, reason)
+    )
+    return f"Applied bar {applied.threshold:g} as version {applied.version}, by {applied.applied_by}: {applied.reason}"
+
+
+async def _applied(url: str, best: Point, prices: Prices, reason: str) -> AppliedPolicy:
+    history = PolicyHistory(url)
+    try:
+        return await history.apply(
+            policy="static",
+            threshold=best.threshold,
+            wrong_to_call_cost=prices.wrong_usd / prices.call_usd,
+            applied_by=getpass.getuser(),
+            reason=reason[:_MAX_REASON_CHARS],
+            now=time.time(),
+        )
+    except PoliciesDown as exc:
+        raise Refused(f"--apply: {exc}") from exc
+    finally:
+        await history.aclose()
 
 
 def _rows(request: TuneRequest) -> tuple[Sequence[Scored], str]:

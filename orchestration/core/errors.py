@@ -186,3 +186,11 @@ class StreamBroken(LaminaError):
 
 class ServerError(LaminaError):
     """A fault of ours; the log holds the trace."""
+
+
+class Unavailable(LaminaError):
+    """A part of ours that this needs does not answer now."""
+
+    status = 503
+    type = "server_error"
+    code = "part_unavailable"

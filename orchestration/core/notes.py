@@ -9,6 +9,11 @@ from typing import Any
 DROPPED_PARAMS = "dropped_params"
 """The key of `Notes.extra` that names the fields which the backend was not told of, as it does not take them."""
 
+ENGINE = "engine"
+"""The key of `Notes.extra` under which an engine of ours tells when things happened: one map for each sequence,
+`submitted_ms` since the call came in, and all else in milliseconds since the engine queued it: `queued`, `admitted`,
+`first_token`, `finished`, and `preempted` with one for each time. A sequence that was aborted has no `finished`."""
+
 
 class CacheStatus(StrEnum):
     """The cache's part in the answer, as `x-lamina-cache` says it; BYPASS means: not looked up."""
@@ -52,6 +57,7 @@ class CacheNote:
     threshold: float | None = None
     policy: str | None = None
     policy_version: str | None = None
+    policy_applied: int | None = None
     guard_version: int | None = None
     p_correct: float | None = None
     p_required: float | None = None

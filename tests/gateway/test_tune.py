@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +87,24 @@ def test_without_an_mlflow_it_says_how_to_get_one(tmp_path: Path) -> None:
     rows = write_stream(tmp_path / "rows.jsonl", hits=9, wrong=1, similarity=0.96)
 
     assert "lamina serve --mlflow" in tune(tmp_path, "--scored", rows).stderr
+
+
+def test_an_applied_bar_is_in_the_history_with_who_and_why(tmp_path: Path) -> None:
+    rows = write_stream(tmp_path / "rows.jsonl", hits=961, wrong=0, similarity=0.995)
+
+    done = tune(tmp_path, "--scored", rows, "--thresholds", "0.9,0.99", "--no-mlflow", "--apply", "--reason", "spring")
+
+    assert "Applied bar 0.99 as version 1" in done.stdout
+    with contextlib.closing(sqlite3.connect(tmp_path / ".lamina" / "lamina.db")) as database:
+        kept = database.execute("select version, policy, threshold, reason, applied_by from cache_policies").fetchall()
+    assert [row[:4] for row in kept] == [(1, "static", 0.99, "spring")]
+    assert kept[0][4]
+
+
+def test_nothing_is_applied_where_no_bar_is_worth_it(tmp_path: Path) -> None:
+    rows = write_stream(tmp_path / "rows.jsonl", hits=970, wrong=57, similarity=0.96)
+
+    done = tune(tmp_path, "--scored", rows, "--thresholds", "0.95", "--no-mlflow", "--apply")
+
+    assert done.returncode != 0
+    assert "no bar is recommended" in done.stderr
