@@ -12,6 +12,7 @@ from fastapi.responses import Response
 
 from gateway.admin_parts import AskWorkers
 from gateway.backends_view import merge_backends
+from gateway.overview import WRONG
 from gateway.parts import CallReader
 from orchestration.core.errors import NotFound
 
@@ -34,7 +35,7 @@ def admin_routes(
             raise NotFound(f"No call '{call_id[:64]}' is known.", param="call_id", code="call_not_found")
         return Response(orjson.dumps(record, default=str), media_type="application/json")
 
-    @router.get("/backends", summary="How every model is routed, and how its backends stand as all workers see them")
+    @router.get("/backends", summary="How models are routed, and how backends stand for all workers", responses=WRONG)
     async def get_backends(scope: Literal["node", "worker"] = "node") -> Response:
         views = [] if scope == "worker" else [view for view in (await ask_workers("backends", {})).values() if view]
         models = merge_backends(views) if views else backends()

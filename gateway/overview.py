@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Query
@@ -16,10 +16,13 @@ from gateway.endpoints.health import Health
 from gateway.limits.rules import WINDOWS_S
 from gateway.live import layer_of, question_of
 from logging_layer.listing import ListingDown, Wanted
-from orchestration.core.errors import BackendUnavailable, InvalidRequest
+from orchestration.core.errors import BackendUnavailable
 
 Row = dict[str, Any]
 Limit = Annotated[int, Query(ge=1, le=200)]
+Window = Literal["1h", "1d", "30d"]
+WRONG: dict[int | str, dict[str, Any]] = {400: {"description": "A parameter is wrong; `param` names it."}}
+AWAY: dict[int | str, dict[str, Any]] = {**WRONG, 503: {"description": "The database does not answer."}}
 _SHOWN = (
     *("id", "received_at", "worker", "tenant", "kind", "dialect", "requested_model", "model", "backend", "is_streamed"),
     *("is_fallback", "is_degraded", "outcome", "status", "error_code", "duration_ms", "ttft_ms", "overhead_ms"),
@@ -35,7 +38,9 @@ def overview_routes(admin: AdminParts, *, health: Health) -> APIRouter:
     async def get_status() -> Response:
         return _json({**admin.facts(), "now": time.time(), "ready": await health.ask()})
 
-    @router.get("/calls", summary="Calls that ended, the newest first, page by page", response_model=None)
+    @router.get(
+        "/calls", summary="Calls that ended, the newest first, page by page", response_model=None, responses=AWAY
+    )
     async def list_calls(
         limit: Limit = 50,
         before: str | None = None,
@@ -47,17 +52,21 @@ def overview_routes(admin: AdminParts, *, health: Health) -> APIRouter:
         wanted = Wanted(before=before, model=model, tenant=tenant, outcome=outcome, cache=cache)
         return _json({"calls": await _rows(admin, wanted, limit)})
 
-    @router.get("/cache/decisions", summary="What the caches decided, and their shares", response_model=None)
-    async def list_decisions(limit: Limit = 50, before: str | None = None, window: str = "1d") -> Response:
-        since = _since(window)
+    @router.get(
+        "/cache/decisions", summary="What the caches decided, and their shares", response_model=None, responses=AWAY
+    )
+    async def list_decisions(limit: Limit = 50, before: str | None = None, window: Window = "1d") -> Response:
+        since = time.time() - WINDOWS_S[window]
         rows, sums = await asyncio.gather(
             _rows(admin, Wanted(before=before, is_decision=True), limit), _sums(admin, "cache_status", since)
         )
         return _json({"decisions": rows, "window": window, "by_status": sums})
 
-    @router.get("/spend", summary="What was spent in a window: by key, team and model", response_model=None)
-    async def get_spend(window: str = "1d") -> Response:
-        since = _since(window)
+    @router.get(
+        "/spend", summary="What was spent in a window: by key, team and model", response_model=None, responses=AWAY
+    )
+    async def get_spend(window: Window = "1d") -> Response:
+        since = time.time() - WINDOWS_S[window]
         tenants, models = await asyncio.gather(_sums(admin, "tenant", since), _sums(admin, "requested_model", since))
         keys = [{**row, **_holder_fields(admin.holder_of(row["tenant"]))} for row in tenants]
         return _json({"window": window, "since": since, "by_key": keys, "by_team": _by_team(keys), "by_model": models})
@@ -121,13 +130,6 @@ def _by_team(keys: list[Row]) -> list[Row]:
         total["calls"] += row["calls"]
         total["cost_usd"] += row["cost_usd"]
     return sorted(teams.values(), key=lambda team: (-team["cost_usd"], team["team"]))
-
-
-def _since(window: str) -> float:
-    length_s = WINDOWS_S.get(window)
-    if length_s is None:
-        raise InvalidRequest(f"Invalid 'window': expected one of {', '.join(WINDOWS_S)}.", param="window")
-    return time.time() - length_s
 
 
 def _json(value: Any) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, func, inspect, select
@@ -46,6 +46,8 @@ class CallListing:
 
     async def find(self, wanted: Wanted, *, limit: int) -> list[Row]:
         """Return at most `limit` calls, the newest first, each with all columns and its `record`."""
+        if any(isinstance(value, str) and "\0" in value for value in astuple(wanted)):
+            return []  # Postgres takes no NUL, and so keeps none
         return await asyncio.to_thread(self._read, lambda on: _find(on, wanted, limit), [])
 
     async def sums(self, by: str, *, since: float) -> list[Row]:

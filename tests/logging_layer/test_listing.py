@@ -38,10 +38,12 @@ async def test_calls_are_listed_newest_first_and_page_by_page(database_url: str)
     await store(database_url, *await sample())
     listing = CallListing(database_url)
 
+    none = await listing.find(Wanted(tenant="a\0"), limit=3)
     first = await listing.find(Wanted(), limit=3)
     second = await listing.find(Wanted(before=first[-1]["id"]), limit=3)
     await listing.aclose()
 
+    assert none == []
     assert [row["id"] for row in first] == ["01D", "01C", "01B"]
     assert [row["id"] for row in second] == ["01A"]
     assert first[0]["record"]["content"]["request"]["model"] == "small"
