@@ -32,6 +32,8 @@ def responses_schemas() -> Schema:
 def _request() -> Schema:
     items = {"type": "array", "minItems": 1, "items": ref("InputItem")}
     function = object_of({"type": {"const": "function"}, "name": _FILLED}, ["type", "name"])
+    custom = object_of({"type": {"const": "custom"}, "name": _FILLED}, ["type", "name"])
+    shell = object_of({"type": {"const": "local_shell"}}, ["type"])
     return {
         "model": {"type": "string", "minLength": 1, "maxLength": 256},
         "input": {"anyOf": [_TEXT, items]},
@@ -42,8 +44,8 @@ def _request() -> Schema:
         "stream": _FLAG,
         "parallel_tool_calls": _FLAG,
         "user": {"type": ["string", "null"]},
-        "tools": {"type": ["array", "null"], "items": function},
-        "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", None]}, function]},
+        "tools": {"type": ["array", "null"], "items": {"anyOf": [function, _custom(), shell]}},
+        "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", None]}, function, custom, shell]},
         "text": {
             **object_of({"verbosity": {"type": ["string", "null"]}, "format": _format()}),
             "type": ["object", "null"],
@@ -52,6 +54,15 @@ def _request() -> Schema:
         "metadata": {"type": ["object", "null"]},
         **_without_state(),
     }
+
+
+def _custom() -> Schema:
+    grammar = object_of(
+        {"type": {"const": "grammar"}, "syntax": _TEXT, "definition": _TEXT}, ["type", "syntax", "definition"]
+    )
+    other = object_of({"type": {"type": "string", "not": {"const": "grammar"}}}, ["type"])
+    named = {"type": {"const": "custom"}, "name": _FILLED, "description": {"type": ["string", "null"]}}
+    return object_of({**named, "format": {"anyOf": [grammar, other, {"type": "null"}]}}, ["type", "name"])
 
 
 def _without_state() -> Schema:
@@ -80,12 +91,15 @@ def _item() -> Schema:
     output = {"anyOf": [_TEXT, {"type": "array", "items": ref("InputPart")}]}
     thoughts = {"type": ["array", "null"], "items": object_of({"text": _TEXT}, ["text"])}
     call = {"type": {"const": "function_call"}, "call_id": _FILLED, "name": _FILLED, "arguments": _TEXT}
-    result = {"type": {"const": "function_call_output"}, "call_id": _FILLED, "output": output}
+    outputs = ["function_call_output", "custom_tool_call_output", "local_shell_call_output"]
+    result = {"type": {"enum": outputs}, "call_id": _FILLED, "output": output}
+    custom = {"type": {"const": "custom_tool_call"}, "call_id": _FILLED, "name": _FILLED, "input": _TEXT}
+    shell = {"type": {"const": "local_shell_call"}, "call_id": _FILLED, "action": object_of({})}
     thought = {"type": {"const": "reasoning"}, "summary": thoughts, "content": thoughts}
     return {
         "anyOf": [
             object_of({"type": {"enum": ["message", None]}, "role": roles, "content": content}, ["role", "content"]),
-            object_of(call, list(call)),
+            *(object_of(one, list(one)) for one in (call, custom, shell)),
             object_of(result, list(result)),
             object_of(thought, ["type"]),
         ]

@@ -17,10 +17,10 @@ from orchestration.core.events import Delta, Event, Finish, Part, Start, Usage
 from orchestration.core.request import Kind
 
 Json = Mapping[str, Any]
-_TEXTS = {
-    "content": Part.TEXT,
+_TEXTS = {  # in the order in which they came to be: formats with blocks keep it
     "reasoning_content": Part.REASONING,
     "reasoning": Part.REASONING,
+    "content": Part.TEXT,
     "refusal": Part.REFUSAL,
 }
 

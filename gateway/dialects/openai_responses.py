@@ -14,6 +14,7 @@ from gateway.dialects.blocks import Blocks
 from gateway.dialects.dialect import NO_HEADERS, Reply, StreamEncoder
 from gateway.dialects.responses_output import Output, Told
 from gateway.dialects.responses_request import read_fields
+from gateway.dialects.responses_tools import kinds_of
 from orchestration.core import Delta, Event, Finish, Kind, Request, Start, Usage
 from orchestration.core.errors import LaminaError
 
@@ -31,7 +32,7 @@ class OpenAIResponses:
 
     def encode(self, answer: Answer, reply: Reply) -> bytes:
         """Write the response; its usage is null where nobody counted."""
-        output = Output(reply.call_id)
+        output = Output(reply.call_id, tools=_tools_of(reply))
         blocks = Blocks(reply.call_id, has_refusals=True)
         reason = next((choice.reason for index, choice in answer.choices if index == 0), None)
         for delta in answer.deltas:
@@ -52,7 +53,7 @@ class _ResponseStream:
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
         self._blocks = Blocks(reply.call_id, has_refusals=True)
-        self._output = Output(reply.call_id)
+        self._output = Output(reply.call_id, tools=_tools_of(reply))
         self._head: dict[str, Any] | None = None
         self._number = 0
 
@@ -123,6 +124,10 @@ def _usage_fields(usage: Usage) -> Mapping[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }
+
+
+def _tools_of(reply: Reply) -> Mapping[str, str]:
+    return kinds_of(None if reply.request.raw is None else orjson.loads(reply.request.raw).get("tools"))
 
 
 def _head_of(reply: Reply, model: str | None) -> dict[str, Any]:

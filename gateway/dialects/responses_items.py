@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.dialects import fields as check
+from gateway.dialects.responses_tools import call_of
 from orchestration.core.errors import InvalidRequest
 
 Json = Mapping[str, Any]
@@ -28,15 +29,17 @@ def read_items(name: str, items: Sequence[Any]) -> list[Json]:
                 _add_message(at, item, messages)
             case "function_call":
                 _add_call(at, item, messages)
-            case "function_call_output":
+            case "custom_tool_call" | "local_shell_call":
+                _add_call(at, call_of(at, item), messages)
+            case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
                 messages.append(_read_output(at, item))
             case "reasoning":
                 _add_thought(at, item, messages)
             case kind:
                 check.string(f"{at}.type", kind)
                 raise InvalidRequest(
-                    f"Items of type '{kind[:64]}' are not read here; these are: message, function_call, "
-                    "function_call_output, reasoning.",
+                    f"Items of type '{kind[:64]}' are not read here; these are: message, reasoning, and calls of "
+                    "function, custom and local_shell tools with their outputs.",
                     param=f"{at}.type",
                     code="unsupported_parameter",
                 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gateway.dialects import responses_tools
 from gateway.dialects.blocks import Closed, Grown, Opened, Step
 
 Told = tuple[str, Mapping[str, Any]]
 """An event's name and its fields."""
+NO_TOOLS: Mapping[str, str] = {}
 
 # A block's kind: the event's middle name, the part's type, and the part's field.
 _SPOKEN = {
@@ -16,13 +18,18 @@ _SPOKEN = {
     "refusal": ("refusal", "refusal", "refusal"),
     "thinking": ("reasoning_text", "reasoning_text", "text"),
 }
+_CALLS = ("tool_use", "custom_tool_call", "local_shell_call")
 _GROWING = ("text", "refusal", "thinking", "partial_json")
 
 
 class Output:
-    """Collect the items, one per block; blocks that the format does not know are left out."""
+    """Collect the items, one per block; blocks that the format does not know are left out.
 
-    def __init__(self, call_id: str) -> None:
+    `tools` says which functions are no functions to the client, and what their calls are called.
+    """
+
+    def __init__(self, call_id: str, *, tools: Mapping[str, str] = NO_TOOLS) -> None:
+        self._tools = tools
         self.items: list[dict[str, Any]] = []
         self._call_id = call_id
         self._kind = ""
@@ -49,6 +56,9 @@ class Output:
                 item = {"id": f"msg_{self._call_id}_{number}", "type": "message", "role": "assistant", "content": []}
             case "thinking":
                 item = {"id": f"rs_{self._call_id}_{number}", "type": "reasoning", "summary": [], "content": []}
+            case "tool_use" if block["name"] in self._tools:
+                self._kind = self._tools[block["name"]]
+                item = {"id": f"ct_{self._call_id}_{number}", **responses_tools.begun(self._kind, block)}
             case "tool_use":
                 item = {"id": f"fc_{self._call_id}_{number}", "type": "function_call", "arguments": ""}
                 item |= {"call_id": block["id"], "name": block["name"]}
@@ -68,11 +78,13 @@ class Output:
         if self._kind in _SPOKEN:
             name = _SPOKEN[self._kind][0]
             return [(f"response.{name}.delta", {**self._place(), "delta": piece, **self._logprobs()})]
+        if self._kind != "tool_use":
+            return []  # what is JSON here is none to the client, and is told once it is whole
         place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
         return [("response.function_call_arguments.delta", {**place, "delta": piece})]
 
     def _close(self, status: str) -> list[Told]:
-        if self._kind not in _SPOKEN and self._kind != "tool_use":
+        if self._kind not in _SPOKEN and self._kind not in _CALLS:
             return []
         item = self.items[-1]
         item["status"] = status
@@ -85,6 +97,9 @@ class Output:
                 (f"response.{name}.done", {**self._place(), field: whole, **self._logprobs()}),
                 ("response.content_part.done", {**self._place(), "part": self._part(whole)}),
             ]
+        elif self._kind != "tool_use":
+            item |= responses_tools.ended(self._kind, whole)
+            told = _input_events(place, item) if self._kind == "custom_tool_call" else []
         else:
             item["arguments"] = whole
             arguments = {**place, "name": item["name"], "arguments": whole}
@@ -101,3 +116,8 @@ class Output:
 
     def _logprobs(self) -> dict[str, Any]:
         return {"logprobs": []} if self._kind == "text" else {}
+
+
+def _input_events(place: Mapping[str, Any], item: Mapping[str, Any]) -> list[Told]:
+    name = "response.custom_tool_call_input"
+    return [(f"{name}.delta", {**place, "delta": item["input"]}), (f"{name}.done", {**place, "input": item["input"]})]

@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.dialects import fields as check
 from gateway.dialects.responses_items import read_items
+from gateway.dialects.responses_tools import SHELL, read_tool
 from orchestration.core.errors import InvalidRequest
 
 Json = Mapping[str, Any]
@@ -86,9 +87,10 @@ def _read_tools(left: Json) -> dict[str, Any]:
         found["tool_choice"] = choice
     elif choice is not None:
         check.json_object("tool_choice", choice)
-        check.one_of("function")("tool_choice.type", choice.get("type"))
-        check.filled_string("tool_choice.name", choice.get("name"))
-        found["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+        check.one_of("function", "custom", "local_shell")("tool_choice.type", choice.get("type"))
+        name = SHELL if choice["type"] == "local_shell" else choice.get("name")
+        check.filled_string("tool_choice.name", name)
+        found["tool_choice"] = {"type": "function", "function": {"name": name}}
     return found
 
 
@@ -96,7 +98,7 @@ def _read_tool(name: str, tool: Any) -> Json:
     check.json_object(name, tool)
     check.string(f"{name}.type", tool.get("type"))
     if tool["type"] != "function":
-        raise _not_built(f"{name}.type", f"Tools of type '{tool['type'][:64]}' do not run here; only 'function' does.")
+        return read_tool(name, tool)
     check.filled_string(f"{name}.name", tool.get("name"))
     function = {key: tool[key] for key in _FUNCTION if tool.get(key) is not None}
     return {"type": "function", "function": function}
