@@ -8,8 +8,8 @@ from cache.guard.lexicon import Lexicon
 from cache.guard.reading import Reading, respell
 
 _MAX_TYPO_WORDS = 8
-_PREFIXES = ("un", "in", "im", "ir", "il", "dis", "non", "de", "mis")
-_MIN_ROOT = 3
+NEGATING_PREFIXES = frozenset({"un", "in", "im", "ir", "il", "dis", "non", "de", "mis"})
+NEGATING_SIZES = (2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +81,15 @@ def is_typo(one: str, other: str, lexicon: Lexicon) -> bool:
         return False
     if _is_known(one, lexicon) and _is_known(other, lexicon):
         return False
-    if is_negated(one, other) or is_negated(other, one):
+    if _is_negated(one, other) or _is_negated(other, one):  # `unsafe` is no slip of `safe`
         return False
     allowed = 2 if shorter >= 7 else 1
     return abs(len(one) - len(other)) <= allowed and _distance_at_most(one, other, allowed)
 
 
-def is_negated(longer: str, root: str) -> bool:
-    """Tell whether a word is another one behind a prefix that denies it: `unsafe` and `safe`."""
-    if len(root) < _MIN_ROOT or not longer.endswith(root) or len(longer) - len(root) > _MIN_ROOT:
-        return False
-    return longer[: len(longer) - len(root)] in _PREFIXES
+def _is_negated(longer: str, root: str) -> bool:
+    size = len(longer) - len(root)
+    return size in NEGATING_SIZES and longer[:size] in NEGATING_PREFIXES and longer.endswith(root)
 
 
 def _is_known(word: str, lexicon: Lexicon) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from cache.guard.comparison import Comparison, is_negated
+from collections.abc import Iterator
+
+from cache.guard.comparison import NEGATING_PREFIXES, NEGATING_SIZES, Comparison
 from cache.guard.lexicon import Lexicon
 from cache.guard.veto import Veto, against
+
+_NONE: frozenset[str] = frozenset()
 
 
 def differing_parity(pair: Comparison, _lexicon: Lexicon) -> Veto | None:
@@ -20,10 +24,18 @@ def differing_parity(pair: Comparison, _lexicon: Lexicon) -> Veto | None:
 
 def opposite_words(pair: Comparison, lexicon: Lexicon) -> Veto | None:
     """Veto antonyms that stand against each other, by the list or by a prefix (`safe`, `unsafe`)."""
+    if not pair.only_a or not pair.only_b:
+        return None
     for one in sorted(pair.only_a):
-        for other in sorted(lexicon.opposites.get(one, frozenset()) & pair.only_b):
+        for other in sorted(lexicon.opposites.get(one, _NONE) & pair.only_b):
             return against("antonym", one, other)
-        for other in sorted(pair.only_b):
-            if is_negated(one, other) or is_negated(other, one):
-                return against("antonym", one, other)
-    return None
+    denied = [*_denied(pair.only_a, pair.only_b), *_denied(pair.only_b, pair.only_a)]
+    return against("antonym", *min(denied)) if denied else None
+
+
+def _denied(words: frozenset[str], others: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Give each word that denies one of the others by its prefix, with that one."""
+    for word in words:
+        for size in NEGATING_SIZES:
+            if word[:size] in NEGATING_PREFIXES and word[size:] in others:
+                yield word, word[size:]

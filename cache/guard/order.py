@@ -20,7 +20,7 @@ _OPPOSITE = frozenset(
 
 def turned_round(pair: Comparison, lexicon: Lexicon) -> Veto | None:
     """Veto where a word changed its side: marked `from` here and `to` there, or two that changed places."""
-    if pair.a.words == pair.b.words:
+    if pair.a.words == pair.b.words or _MARKERS.isdisjoint(pair.a.words) or _MARKERS.isdisjoint(pair.b.words):
         return None
     marks_a, marks_b = _marks(pair.a.words, lexicon), _marks(pair.b.words, lexicon)
     moved = []

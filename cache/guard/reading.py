@@ -13,6 +13,7 @@ _TOKEN = re.compile(
     r"|[\u3400-\u9fff]+|[^\W\d_a-z]+|[,.;?!，。；？！、]"
 )
 _HAS_QUOTE = re.compile('[`"“「『《]')
+_HAS_LITERAL = re.compile('[`"“「『《=!<>+*/%&|^~_.-]')
 _HAS_SYMBOL = re.compile(r"[=!<>+*/%&|^~_-]|\w\.\w")
 _NOTHING: frozenset[str] = frozenset()
 _NUMBER = "#"
@@ -47,6 +48,9 @@ class Literals:
     symbols: frozenset[str]
 
 
+_NO_LITERALS = Literals(_NOTHING, _NOTHING, _NOTHING)
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What the rules compare. `words` are canonical, silent ones left out; numbers stand as `#` and their value.
@@ -67,14 +71,20 @@ class Reading:
 
 def read(text: str, lexicon: Lexicon) -> Reading:
     """Read a text; equal texts give equal readings."""
-    plain = text.replace("’", "'").replace("‘", "'")
+    plain = text.replace("’", "'").replace("‘", "'") if not text.isascii() else text
     lowered = plain.lower()
-    literals = Literals(
-        names=frozenset(_names(plain, lexicon)),
+    return _read_tokens(tuple(_TOKEN.findall(lowered)), _literals(plain, lowered, lexicon), lexicon)
+
+
+def _literals(plain: str, lowered: str, lexicon: Lexicon) -> Literals:
+    has_names = plain[1:] != lowered[1:]
+    if not has_names and not _HAS_LITERAL.search(lowered):
+        return _NO_LITERALS
+    return Literals(
+        names=frozenset(_names(plain, lexicon)) if has_names else _NOTHING,
         quotes=frozenset(_quotes(lowered)) if _HAS_QUOTE.search(lowered) else _NOTHING,
         symbols=frozenset(_SYMBOLS.findall(lowered)) if _HAS_SYMBOL.search(lowered) else _NOTHING,
     )
-    return _read_tokens(tuple(_TOKEN.findall(lowered)), literals, lexicon)
 
 
 def respell(reading: Reading, right: Mapping[str, str], lexicon: Lexicon) -> Reading:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Self
 
 from cache.policies.conformal import Outcome, conformal_bar, num_labels_needed
@@ -19,17 +19,17 @@ MAX_ENTRIES = 20_000
 WINDOW = 1_000
 _REFIT_EVERY = 20
 _Z = 1.2816  # the lower bound's one-sided level: 90 %
+_FARTHEST = 1e6  # stands for infinity, which JSON has no word for
+_NO_RECORD = EntryRecord()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A label as the window keeps it."""
+    """A label as the window keeps it: the candidate's evidence in logits, before the deployment's scale."""
 
-    entry: str
-    logit: float
+    evidence: float
     is_correct: bool
     weight: float
-    chance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Learned:
     """What the labels taught: a value that `dump` and `restore` carry over a restart.
 
     `window` holds the latest 1,000 labels; `records` those of at most 20,000 entries, the longest unlabelled left
-    out first; `bar` is the conformal one over the window, None while there are too few labels for any.
+    out first; `bar` is the conformal one over the window, in logits of evidence, None while labels are too few.
     """
 
     records: Mapping[str, EntryRecord] = field(default_factory=dict)
@@ -78,31 +78,28 @@ class CalibratedPolicy:
     def judge(self, entry: str, features: Features) -> Judgement:
         """Judge one candidate."""
         learned = self.learned
-        offset, spread = learned.records.get(entry, EntryRecord()).offset(variance=self.model.entry_variance)
-        scale = learned.scale
-        inputs = (*features.values(), offset, spread, scale.shift, scale.stretch)
-        chance = chance_of(self.model, inputs)
-        required = self.p_required if learned.bar is None else max(self.p_required, min(1.0, learned.bar))
-        if learned.bar is None and features.similarity < self.safe_bar:
+        record = learned.records.get(entry, _NO_RECORD)
+        inputs = (*features.values(), *record.offset(variance=self.model.entry_variance), *astuple(learned.scale))
+        required = self.p_required
+        if learned.bar is not None:
+            required = max(required, sigmoid(learned.scale.of(learned.bar)))
+        elif features.similarity < self.safe_bar:
             required = 1.0
-        return Judgement(chance, required, inputs)
+        return Judgement(chance_of(self.model, inputs), required, inputs)
 
     def observe(self, label: Label) -> Self:
         """Return the policy that knows one label more; the scale and the bar are fitted anew with every 20th."""
         learned = self.learned
-        logit, _ = self.model.logit(label.features.values())
-        chance = self.judge(label.entry, label.features).p_correct
+        values = label.features.values()
         records = dict(learned.records)
-        records[label.entry] = records.pop(label.entry, EntryRecord()).with_label(
-            learned.scale.of(logit), is_correct=label.is_correct
-        )
+        record = records.pop(label.entry, _NO_RECORD)
+        evidence = evidence_of(self.model, values, *record.offset(variance=self.model.entry_variance))
+        records[label.entry] = record.with_label(self.model.logit(values)[0], is_correct=label.is_correct)
         while len(records) > MAX_ENTRIES:
             del records[next(iter(records))]
-        seen = Seen(label.entry, logit, label.is_correct, label.weight, chance)
-        window = (*learned.window, seen)[-WINDOW:]
+        window = (*learned.window, Seen(evidence, label.is_correct, label.weight))[-WINDOW:]
         grown = replace(learned, records=records, window=window, num_labels=learned.num_labels + 1)
-        needed = num_labels_needed(self._budget)
-        is_due = grown.num_labels % _REFIT_EVERY == 0 or len(window) == needed
+        is_due = grown.num_labels % _REFIT_EVERY == 0 or len(window) == num_labels_needed(self._budget)
         return replace(self, learned=self._refitted(grown) if is_due else grown)
 
     def dump(self) -> dict[str, Any]:
@@ -114,7 +111,7 @@ class CalibratedPolicy:
             "scale": [learned.scale.shift, learned.scale.stretch],
             "bar": learned.bar,
             "records": {entry: list(map(list, record.observations)) for entry, record in learned.records.items()},
-            "window": [[s.entry, s.logit, s.is_correct, s.weight, s.chance] for s in learned.window],
+            "window": [list(astuple(seen)) for seen in learned.window],
         }
 
     def restore(self, kept: Mapping[str, Any]) -> Self:
@@ -123,11 +120,10 @@ class CalibratedPolicy:
             return replace(self, learned=Learned())
         learned = Learned(
             records={
-                entry: EntryRecord(tuple((x, bool(c)) for x, c in rows)) for entry, rows in kept["records"].items()
+                entry: EntryRecord(tuple((logit, bool(right)) for logit, right in rows))
+                for entry, rows in kept["records"].items()
             },
-            window=tuple(
-                Seen(entry, logit, bool(c), weight, chance) for entry, logit, c, weight, chance in kept["window"]
-            ),
+            window=tuple(Seen(evidence, bool(right), weight) for evidence, right, weight in kept["window"]),
             scale=Scale(*kept["scale"]),
             bar=kept["bar"],
             num_labels=kept["num_labels"],
@@ -139,20 +135,25 @@ class CalibratedPolicy:
         return self.budget if self.budget is not None else min(0.5, 1.0 / self.wrong_to_call_cost)
 
     def _refitted(self, learned: Learned) -> Learned:
-        scale = fit_scale((seen.logit, seen.is_correct, seen.weight) for seen in learned.window)
+        scale = fit_scale((seen.evidence, seen.is_correct, seen.weight) for seen in learned.window)
         if len(learned.window) < num_labels_needed(self._budget):
             return replace(learned, scale=scale, bar=None)
-        outcomes = (Outcome(seen.chance, seen.is_correct, seen.weight) for seen in learned.window)
-        return replace(learned, scale=scale, bar=conformal_bar(outcomes, budget=self._budget))
+        outcomes = (Outcome(seen.evidence, seen.is_correct, seen.weight) for seen in learned.window)
+        bar = conformal_bar(outcomes, budget=self._budget)
+        return replace(learned, scale=scale, bar=max(-_FARTHEST, min(_FARTHEST, bar)))
 
 
 def chance_of(model: PooledModel, inputs: Sequence[float]) -> float:
-    """Compute P(correct) again from a judgement's inputs: the features, then offset, its variance, shift and stretch.
-
-    The pooled curve counts at its lower bound; over what entries differ in, the chance is averaged (MacKay's probit
-    approximation, 1992: E[sigmoid(x)] = sigmoid(x / sqrt(1 + pi variance / 8))).
-    """
+    """Compute P(correct) from a judgement's inputs: the features, then offset, its variance, shift and stretch."""
     *values, offset, spread, shift, stretch = inputs
+    return sigmoid(Scale(shift, stretch).of(evidence_of(model, values, offset, spread)))
+
+
+def evidence_of(model: PooledModel, values: Sequence[float], offset: float, spread: float) -> float:
+    """Return the evidence for a candidate as a logit: the pooled curve at its lower bound, and the entry's offset.
+
+    Over what entries differ in, the chance is averaged, which draws the logit towards 0 (MacKay's approximation,
+    1992: E[sigmoid(x)] = sigmoid(x / sqrt(1 + pi variance / 8))).
+    """
     mean, variance = model.logit(values)
-    lower = shift + stretch * (mean - _Z * math.sqrt(variance)) + offset
-    return sigmoid(lower / math.sqrt(1.0 + math.pi * spread / 8.0))
+    return (mean - _Z * math.sqrt(variance) + offset) / math.sqrt(1.0 + math.pi * spread / 8.0)

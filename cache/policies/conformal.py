@@ -30,7 +30,7 @@ def num_labels_needed(budget: float) -> int:
 
 
 def conformal_bar(outcomes: Iterable[Outcome], *, budget: float) -> float:
-    """Return the smallest bar that keeps the bound, infinity where none does.
+    """Return the smallest bar that keeps the bound: infinity where none does, minus infinity where any would.
 
     Weighted outcomes count for as many requests as they stand for; n is then the effective sample size (Kish).
     """
@@ -48,4 +48,4 @@ def conformal_bar(outcomes: Iterable[Outcome], *, budget: float) -> float:
         if wrong > allowed:
             return bar  # the score of the last ones that may still be served
         bar = score
-    return 0.0
+    return -math.inf

@@ -59,14 +59,8 @@ def load_model(path: Path = DEFAULT_MODEL) -> PooledModel:
 
 
 def sigmoid(x: float) -> float:
-    """Return 1 / (1 + e^-x) without overflow."""
+    """Return 1 / (1 + e^-x) without overflow; 0 and 1 for the infinities."""
     if x >= 0:
         return 1.0 / (1.0 + math.exp(-x))
     grown = math.exp(x)
     return grown / (1.0 + grown)
-
-
-def logit_of(p: float) -> float:
-    """Return the inverse of `sigmoid`, for p kept a little away from 0 and 1."""
-    inside = min(max(p, 1e-9), 1.0 - 1e-9)
-    return math.log(inside / (1.0 - inside))

@@ -36,7 +36,7 @@ BUDGETS = (0.01, 0.02, 0.05)
 SHADOW_SHARE = 0.05
 TOP_K = 3
 _OUT_OF_SCOPE = "oos"
-_STATIC_BARS = tuple(0.5 + number / 100.0 for number in range(51))
+_STATIC_BARS = tuple(0.5 + number / 50.0 for number in range(26))
 _SAFE_BAR = 0.95
 _EXPONENT = 1.0
 
@@ -146,11 +146,13 @@ class _Run:
         self._stream = stream
         self._draw = draw
         self._entries = _Entries(len(stream), len(stream[0].vector))
-        self._stores_all = examiner.policy.name != VCachePolicy.name
+        is_vcache = examiner.policy.name == VCachePolicy.name
+        self._stores_all = not is_vcache
+        self._top_k = 1 if is_vcache else TOP_K  # its rule is about the nearest entry alone
 
     def answers(self) -> Iterator[Served]:
         for number, request in enumerate(self._stream):
-            nearest = self._entries.nearest(request.vector, TOP_K)
+            nearest = self._entries.nearest(request.vector, self._top_k)
             served = self._first_served(request, nearest)
             if served is None:
                 was_right = self._learn(request, nearest[0], number, weight=1.0) if nearest else False

@@ -19,7 +19,7 @@ def test_a_budget_needs_as_many_labels_as_one_over_it(budget: float, needed: int
     right = Outcome(0.9, is_correct=True)
 
     assert num_labels_needed(budget) == needed
-    assert conformal_bar([right] * needed, budget=budget) == 0.0
+    assert conformal_bar([right] * needed, budget=budget) == -math.inf
     assert conformal_bar([right] * (needed - 1), budget=budget) == math.inf
 
 
@@ -37,6 +37,7 @@ def test_the_bar_keeps_the_bound_and_a_lower_one_would_not(outcomes: list[Outcom
         assert bound(bar) <= budget + 1e-9
     lower = [outcome.score for outcome in outcomes if outcome.score < bar]
     assert not lower or bound(max(lower)) > budget - 1e-9
+    assert bar > -math.inf or bound(bar) <= budget + 1e-9
 
 
 def test_one_score_is_served_whole_or_not_at_all() -> None:
