@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,19 +36,24 @@ class Batch:
 def lay_out(decision: Decision, *, page_size: int) -> Batch:
     """Return the batch of a decision that is not empty."""
     rows = decision.rows
-    counts = np.array([row.count for row in rows])
-    ends = np.cumsum(counts)
-    positions = np.concatenate([np.arange(row.start, row.end) for row in rows])
-    own_pages = [np.array(row.pages)[np.arange(row.start, row.end) // page_size] for row in rows]
-    is_drawn = [index for index, row in enumerate(rows) if row.draw is not None]
+    counts = [len(row.tokens) for row in rows]
+    ends = list(itertools.accumulate(counts))
+    # Lists first: for the many rows of one token an array each would cost more than all the rest.
+    tokens, positions, slots = list[int](), list[int](), list[int]()
+    for row in rows:
+        tokens.extend(row.tokens)
+        for position in range(row.start, row.start + len(row.tokens)):
+            page, slot = divmod(position, page_size)
+            positions.append(position)
+            slots.append(row.pages[page] * page_size + slot)
     return Batch(
-        tokens=np.array([token for row in rows for token in row.tokens], dtype=np.int64),
-        positions=positions,
-        slots=np.concatenate(own_pages) * page_size + positions % page_size,
-        begins=tuple((ends - counts).tolist()),
-        counts=tuple(counts.tolist()),
-        lengths=tuple(row.end for row in rows),
-        pages=tuple(row.pages for row in rows),
-        drawn=ends[is_drawn] - 1,
-        draws=tuple((row.key, row.draw) for row in rows if row.draw is not None),
+        tokens=np.array(tokens, dtype=np.int64),
+        positions=np.array(positions, dtype=np.int64),
+        slots=np.array(slots, dtype=np.int64),
+        begins=(0, *ends[:-1]),
+        counts=tuple(counts),
+        lengths=tuple([row.start + count for row, count in zip(rows, counts, strict=True)]),
+        pages=tuple([row.pages for row in rows]),
+        drawn=np.array([end - 1 for row, end in zip(rows, ends, strict=True) if row.draw is not None], dtype=np.int64),
+        draws=tuple([(row.key, row.draw) for row in rows if row.draw is not None]),
     )

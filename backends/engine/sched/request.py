@@ -63,7 +63,7 @@ class Request:
     @property
     def is_ending(self) -> bool:
         """Tell whether the token in flight is the last one allowed, so that nothing is left to plan."""
-        return self.num_allowed == 0 and self.tokens[-1] == PENDING
+        return self.tokens[-1] == PENDING and self.num_allowed == 0
 
     def fly(self, row: Row, *, step: int) -> None:
         """Note that a row is decided and not computed yet; what it draws is pending."""
@@ -91,4 +91,4 @@ class Request:
     @property
     def _first_pending(self) -> int:
         """Return the index of the first of at most two pending tokens."""
-        return len(self.tokens) - (2 if self.tokens[-2:] == [PENDING, PENDING] else 1)
+        return len(self.tokens) - (2 if self.tokens[-2] == PENDING else 1)

@@ -41,9 +41,9 @@ class LinkClient:
         }  # fmt: skip
         await self.send(op="submit", id=request_id, prompt=prompt, **{**message, **changes})
 
-    async def receive(self) -> Message:
+    async def receive(self, *, timeout_s: float = 60.0) -> Message:
         """Return the next message; raises `asyncio.IncompleteReadError` where the connection is closed."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(timeout_s):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             message: Message = msgpack.unpackb(await self._reader.readexactly(size))
             return message
@@ -58,9 +58,9 @@ class LinkClient:
                 if row[0] == request_id and row[3] is not None:
                     return tokens, row[3]
 
-    async def stats_until(self, holds: Callable[[Message], bool]) -> Message:
+    async def stats_until(self, holds: Callable[[Message], bool], *, timeout_s: float = 60.0) -> Message:
         """Ask for the stats until something holds of them."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(timeout_s):
             while True:
                 await self.send(op="stats")
                 message = await self.receive()
