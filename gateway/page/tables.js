@@ -22,9 +22,15 @@ export async function showCache() {
     h("td", { class: "asked" }, call.question ? h("span", {}, call.question) : null),
     h("td", {}, gauge(call.cache)),
     h("td", {}, badge(call.cache.status, call.cache.status === "semantic" ? "served" : "not served"),
-      h("span", { class: "sub" }, (call.cache.decision ?? call.cache.reason ?? "").replaceAll("_", " "))),
+      h("span", { class: "sub" }, decisionOf(call.cache))),
     h("td", {}, call.requested_model ?? ""))));
   byId("cache-empty").hidden = decisions.length > 0;
+}
+
+/** Say why, where that is more than what stands beside it. */
+function decisionOf(cache) {
+  const why = cache.decision ?? cache.reason ?? "";
+  return why === "served" ? "" : why.replaceAll("_", " ");
 }
 
 const hours = (seconds) => (seconds >= 7200 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 60)} min`);
