@@ -15,6 +15,7 @@ from cache.entry import Entry, UnreadableEntry, dump, load, make_entry
 from cache.examiner import Examiner
 from cache.partition import Question, question_of, why_ineligible
 from cache.policies.static import StaticPolicy
+from cache.quarantine import semantic_key
 from cache.replay import replay
 from cache.storable import why_not_stored
 from cache.store import Store, StoreDown
@@ -203,7 +204,7 @@ class SemanticCache:
 
     async def _fetch(self, call: Call, entry_id: str) -> tuple[Entry | None, str]:
         """Return the entry, or None and why it cannot serve this call."""
-        packed = await self._store.get(_key(entry_id))
+        packed = await self._store.get(semantic_key(entry_id))
         if packed is None:
             return None, "gone"
         try:
@@ -260,7 +261,7 @@ class SemanticCache:
         """Store the answer, then have it found: an entry in the index always was in the store."""
         try:
             async with asyncio.timeout(_INSERT_TIMEOUT_S):
-                await self._store.put(_key(entry.id), dump(entry), ttl_s=entry.ttl_s)
+                await self._store.put(semantic_key(entry.id), dump(entry), ttl_s=entry.ttl_s)
                 await self._index.add(question.partition, question.text, entry.id, ttl_s=entry.ttl_s)
         except (StoreDown, IndexFault, TimeoutError, ValueError) as exc:
             logger.warning("cache.semantic_insert_failed call=%s: %s", entry.call_id, exc)
@@ -282,7 +283,3 @@ class _Recording:
             self.events.clear()
         if self.fault is None:
             self.events.append(event)
-
-
-def _key(entry_id: str) -> str:
-    return f"semantic:{entry_id}"

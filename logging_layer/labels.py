@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from sqlalchemy import Boolean, Column, Double, Index, String, Table, select
+from sqlalchemy import Boolean, Column, Double, Index, String, Table, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from logging_layer.database import metadata, open_database
-from logging_layer.schema import ensure_schema
 
 labels = Table(
     "labels",
@@ -22,6 +21,7 @@ labels = Table(
     Column("entry", String),
     Column("similarity", Double),
     Column("is_correct", Boolean),
+    Column("inputs", String),
     Column("note", String),
     Column("labelled_at", Double, nullable=False),
     Index("labels_labelled_at", "labelled_at"),
@@ -45,7 +45,7 @@ class Label:
     """One judgement: whether the cached `entry` was, or would have been, a right answer to `call`.
 
     `similarity` is the cosine of the two questions, None for an exact hit. `is_correct` is None where the source
-    could not tell. `labelled_at` is Unix time in seconds.
+    could not tell. `inputs` are the scorer's numbers as JSON, where it judged. `labelled_at` is Unix time in seconds.
     """
 
     call: str
@@ -54,6 +54,7 @@ class Label:
     labelled_at: float
     entry: str | None = None
     similarity: float | None = None
+    inputs: str | None = None
     note: str | None = None
 
 
@@ -92,7 +93,9 @@ class LabelBook:
     def _since(self, labelled_at: float, limit: int) -> list[Label]:
         query = select(labels).where(labels.c.labelled_at >= labelled_at).order_by(labels.c.labelled_at).limit(limit)
         try:
-            self._ensure()
+            self._has_table = self._has_table or inspect(self._engine).has_table(labels.name)
+            if not self._has_table:
+                return []
             with self._engine.connect() as connection:
                 rows = connection.execute(query).mappings().all()
         except SQLAlchemyError as exc:
@@ -101,5 +104,7 @@ class LabelBook:
 
     def _ensure(self) -> None:
         if not self._has_table:
+            from logging_layer.schema import ensure_schema  # Alembic is heavy: a worker that only reads has no need
+
             ensure_schema(self._engine)
             self._has_table = True

@@ -18,6 +18,7 @@ def upgrade() -> None:
         sa.Column("entry", sa.String),
         sa.Column("similarity", sa.Double),
         sa.Column("is_correct", sa.Boolean),
+        sa.Column("inputs", sa.String),
         sa.Column("note", sa.String),
         sa.Column("labelled_at", sa.Double, nullable=False),
     )

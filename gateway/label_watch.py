@@ -1,0 +1,78 @@
+"""New labels reach the policy: every worker and node on one database learns from them within some seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+
+from cache.examiner import Examiner
+from cache.policies.features import Features, feature_names
+from cache.policies.policy import Label as PolicyLabel
+from logging_layer.labels import Label, LabelBook, LabelsDown, LabelSource
+
+INTERVAL_S = 5.0
+_HISTORY_S = 30 * 86_400.0
+_OVERLAP_S = 2.0  # nodes' clocks differ, and a label is visible a moment after its time
+_TRUSTED = frozenset({LabelSource.HUMAN, LabelSource.JUDGE})
+"""Shadow calls say only what is surely right: learning from them alone would raise every chance."""
+
+logger = logging.getLogger(__name__)
+
+
+class LabelWatch:
+    """Hand the labels of the last 30 days, then each new one, to the examiner's policy; each once.
+
+    A database that does not answer is asked again; the policy stays as it is meanwhile.
+    """
+
+    def __init__(self, book: LabelBook, examiner: Examiner, *, interval_s: float = INTERVAL_S) -> None:
+        self._book = book
+        self._examiner = examiner
+        self._interval_s = interval_s
+        self._from_s = time.time() - _HISTORY_S
+        self._seen: dict[tuple[str, str], float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to follow."""
+        self._task = asyncio.create_task(self._follow(), name="label-watch")
+
+    async def look(self) -> int:
+        """Learn from what is new; returns how many labels taught something."""
+        try:
+            labels = await self._book.since(self._from_s)
+        except LabelsDown as exc:
+            logger.warning("cache.labels_unknown: %s", exc)
+            return 0
+        new = [label for label in labels if self._seen.get((label.call, label.source)) != label.labelled_at]
+        if labels:
+            self._from_s = max(self._from_s, labels[-1].labelled_at - _OVERLAP_S)
+        self._seen = {(one.call, one.source): one.labelled_at for one in labels if one.labelled_at >= self._from_s}
+        lessons = [lesson for label in new if (lesson := lesson_of(label)) is not None]
+        for lesson in lessons:
+            self._examiner.observe(lesson)
+        return len(lessons)
+
+    async def aclose(self) -> None:
+        """Follow no longer."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._book.aclose()
+
+    async def _follow(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(self._interval_s)
+
+
+def lesson_of(label: Label) -> PolicyLabel | None:
+    """Return what a policy learns from a label, None where nobody trusted said so or no scorer had judged."""
+    if label.source not in _TRUSTED or label.is_correct is None or label.inputs is None or label.entry is None:
+        return None
+    values = json.loads(label.inputs)[: len(feature_names())]
+    if len(values) != len(feature_names()):
+        return None  # of a version with other features
+    return PolicyLabel(label.entry, Features(*values), label.is_correct, label.source.value, label.labelled_at)

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache.examiner import Examiner
+from cache.memory_store import MemoryStore
+from cache.policies.build import build_policy
+from cache.policies.calibrated import CalibratedPolicy
+from cache.policies.features import Features
+from cache.quarantine import keys_of, semantic_key
+from cache.semantic import SemanticCache
+from cache.store import StoreDown
+from gateway.feedback import Feedback
+from gateway.label_watch import LabelWatch, lesson_of
+from logging_layer.call_log import CallLog
+from logging_layer.labels import Label, LabelBook, LabelSource
+from orchestration.core import CacheStatus, Layer, compose
+from orchestration.core.errors import NotFound, Unavailable
+from tests.cache.scripted import Scripted, an_exact_cache
+from tests.cache.test_semantic import FRANCE, WHATS, TableIndex, a_cache, a_question
+from tests.logging_layer.samples import Kept
+
+
+@dataclass
+class Calls:
+    """Records by id."""
+
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    async def get(self, call_id: str) -> dict[str, Any] | None:
+        return self.records.get(call_id)
+
+
+class BrokenStore(MemoryStore):
+    """A store that does not answer."""
+
+    async def delete(self, key: str) -> None:
+        raise StoreDown("the store is away")
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> LabelBook:
+    return LabelBook(f"sqlite:///{tmp_path}/lamina.db")
+
+
+@dataclass
+class World:
+    """Both caches over one store, with the log around them."""
+
+    store: MemoryStore = field(default_factory=MemoryStore)
+    core: Scripted = field(default_factory=Scripted)
+    calls: Calls = field(default_factory=Calls)
+
+    def __post_init__(self) -> None:
+        self._spool = Kept()
+        self._semantic: SemanticCache = a_cache(TableIndex(), self.store)
+        log = CallLog(self._spool, content="full", worker="w")
+        layers: list[Layer] = [log, an_exact_cache(self.store), self._semantic]
+        self._handler = compose(layers, self.core)
+
+    async def ask(self, text: str, call_id: str) -> CacheStatus:
+        call = a_question(text, call_id)
+        async for _ in self._handler(call):
+            pass
+        await self._semantic.aclose()
+        self.calls.records[call_id] = json.loads(self._spool.records[-1].to_json())
+        return call.notes.cache.status
+
+
+async def test_a_wrong_hits_entry_is_served_no_more(book: LabelBook) -> None:
+    world = World()
+    await world.ask(FRANCE, "c1")
+    assert await world.ask(WHATS, "c2") is CacheStatus.SEMANTIC
+
+    said = await Feedback(world.calls, book, world.store).take("c2", is_correct=False, note="stale")
+
+    assert said["num_quarantined"] == 1
+    assert await world.ask(WHATS, "c3") is CacheStatus.MISS
+    kept = (await book.since(0.0))[0]
+    assert (kept.call, kept.is_correct, kept.note, kept.similarity) == ("c2", False, "stale", 0.99)
+    await book.aclose()
+
+
+async def test_a_wrong_answer_that_was_stored_is_gone_from_both_caches(book: LabelBook) -> None:
+    world = World()
+    await world.ask(FRANCE, "c1")
+
+    await Feedback(world.calls, book, world.store).take("c1", is_correct=False, note=None)
+
+    assert await world.ask(FRANCE, "c2") is CacheStatus.MISS
+    await book.aclose()
+
+
+async def test_a_right_answer_stays(book: LabelBook) -> None:
+    world = World()
+    await world.ask(FRANCE, "c1")
+
+    await Feedback(world.calls, book, world.store).take("c1", is_correct=True, note=None)
+
+    assert await world.ask(FRANCE, "c2") is CacheStatus.EXACT
+    await book.aclose()
+
+
+async def test_a_call_that_nobody_knows_is_named(book: LabelBook) -> None:
+    with pytest.raises(NotFound, match="No call 'nowhere'"):
+        await Feedback(Calls(), book, MemoryStore()).take("nowhere", is_correct=False, note=None)
+    await book.aclose()
+
+
+async def test_a_label_is_not_kept_while_the_wrong_answer_cannot_be_removed(book: LabelBook) -> None:
+    world = World()
+    await world.ask(FRANCE, "c1")
+
+    with pytest.raises(Unavailable):
+        await Feedback(world.calls, book, BrokenStore()).take("c1", is_correct=False, note=None)
+
+    assert await book.since(0.0) == []
+    await book.aclose()
+
+
+def test_a_bypassed_call_has_nothing_to_forget() -> None:
+    cache = {"status": "bypass", "key": None, "was_stored": False, "entry": None, "partition": None}
+
+    assert keys_of({"cache": cache}, question="q") == ()
+    assert semantic_key("e") == "semantic:e"
+
+
+async def test_a_persons_word_lowers_the_entrys_odds_on_every_worker_once(book: LabelBook) -> None:
+    examiner = Examiner(build_policy("calibrated", threshold=0.95, wrong_to_call_cost=25))
+    policy = examiner.policy
+    assert isinstance(policy, CalibratedPolicy)
+    features = Features(0.97)
+    before = policy.judge("e", features)
+    label = Label(
+        "c1", LabelSource.HUMAN, False, time.time(), entry="e", similarity=0.97, inputs=json.dumps(before.inputs)
+    )
+    await book.add([label])
+    watch = LabelWatch(book, examiner)
+
+    learned = [await watch.look(), await watch.look()]
+
+    assert learned == [1, 0]
+    assert examiner.policy.judge("e", features).p_correct < before.p_correct
+    await watch.aclose()
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        Label("c", LabelSource.SHADOW, True, 1.0, entry="e", inputs="[0.9, 1, 0, 0, 0, 0]"),
+        Label("c", LabelSource.HUMAN, None, 1.0, entry="e", inputs="[0.9, 1, 0, 0, 0, 0]"),
+        Label("c", LabelSource.HUMAN, True, 1.0, entry="e"),
+        Label("c", LabelSource.HUMAN, True, 1.0, entry="e", inputs="[0.9]"),
+    ],
+)
+def test_what_is_not_sure_teaches_nothing(label: Label) -> None:
+    assert lesson_of(label) is None
