@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
 from cache.store import Leases, Store, StoreDown, StoreSlow
+from orchestration.core.deadlines import Deadlines
 
 T = TypeVar("T")
 
@@ -74,15 +74,16 @@ class BoundedStore:
         self._get_timeout_s = get_timeout_s
         self._put_timeout_s = put_timeout_s
         self._breaker = breaker
+        self._deadlines = Deadlines()
 
     async def get(self, key: str) -> bytes | None:
         """Return the value, or None where there is none."""
-        return await _ask(self._breaker, lambda: self._store.get(key), timeout_s=self._get_timeout_s)
+        return await _ask(self._breaker, lambda: self._store.get(key), self._deadlines, timeout_s=self._get_timeout_s)
 
     async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
         """Keep the value for `ttl_s` seconds; after `StoreSlow` it may be kept or not."""
         write = partial(self._store.put, key, value, ttl_s=ttl_s)
-        await _ask(self._breaker, write, timeout_s=self._put_timeout_s, does_slow_count=False)
+        await _ask(self._breaker, write, self._deadlines, timeout_s=self._put_timeout_s, does_slow_count=False)
 
 
 class BoundedLeases:
@@ -92,23 +93,31 @@ class BoundedLeases:
         self._leases = leases
         self._timeout_s = timeout_s
         self._breaker = breaker
+        self._deadlines = Deadlines()
 
     async def acquire(self, key: str, *, ttl_s: float) -> str | None:
         """Take the lease for `ttl_s` seconds and return its token, or None while another holds it."""
-        return await _ask(self._breaker, lambda: self._leases.acquire(key, ttl_s=ttl_s), timeout_s=self._timeout_s)
+        take = partial(self._leases.acquire, key, ttl_s=ttl_s)
+        return await _ask(self._breaker, take, self._deadlines, timeout_s=self._timeout_s)
 
     async def release(self, key: str, token: str) -> None:
         """Give the lease back, if `token` still holds it."""
-        await _ask(self._breaker, lambda: self._leases.release(key, token), timeout_s=self._timeout_s)
+        give = partial(self._leases.release, key, token)
+        await _ask(self._breaker, give, self._deadlines, timeout_s=self._timeout_s)
 
 
 async def _ask(
-    breaker: Breaker, asking: Callable[[], Awaitable[T]], *, timeout_s: float, does_slow_count: bool = True
+    breaker: Breaker,
+    asking: Callable[[], Awaitable[T]],
+    deadlines: Deadlines,
+    *,
+    timeout_s: float,
+    does_slow_count: bool = True,
 ) -> T:
     if not breaker.may_ask():
         raise StoreDown("the store has failed several times in a row and is left alone for a moment")
     try:
-        async with asyncio.timeout(timeout_s):
+        with deadlines.within(timeout_s):
             answer = await asking()
     except TimeoutError as exc:
         if does_slow_count:

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from cache.recording import Reader, Recording
 from orchestration.core import Call, Event, Finish
+from orchestration.core.deadlines import Deadlines
 from orchestration.core.errors import BackendUnavailable
 
 logger = logging.getLogger(__name__)
@@ -44,9 +45,14 @@ class Flight:
         return self.recording.is_whole and not is_ending and not self.is_landed
 
     def launch(
-        self, events: AsyncGenerator[Event, None], *, before_finish: Callable[[Flight, Finish], Awaitable[None]]
+        self,
+        events: AsyncGenerator[Event, None],
+        *,
+        before_finish: Callable[[Flight, Finish], Awaitable[None]],
+        deadlines: Deadlines,
     ) -> asyncio.Task[None]:
         """Start pulling `events`; `before_finish` is awaited before any reader sees `Finish`."""
+        self._deadlines = deadlines
         self._task = asyncio.create_task(self._pull(events, before_finish), name=f"flight-{self.id}")
         self._task.add_done_callback(self._end)
         return self._task
@@ -86,7 +92,7 @@ class Flight:
                 await self.recording.append(event)
                 if not self.recording.num_readers:
                     return
-            await _wind_up(events)
+            await _wind_up(events, self._deadlines)
 
     async def _cancel(self) -> None:
         """Cancel the task and wait a moment, so that the inner layers have let go when our own end is reported."""
@@ -132,6 +138,7 @@ class Flights:
         self._flights: dict[Hashable, Flight] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watches: dict[str, set[Watch]] = {}
+        self._deadlines = Deadlines()
 
     def find(self, key: Hashable) -> Flight | None:
         """Return the flight that a newcomer may join, if there is one."""
@@ -147,7 +154,7 @@ class Flights:
         key: Hashable | None,
     ) -> None:
         """Start a flight and own its task; without a `key` nobody can join."""
-        task = flight.launch(events, before_finish=before_finish)
+        task = flight.launch(events, before_finish=before_finish, deadlines=self._deadlines)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if key is not None:
@@ -184,10 +191,10 @@ class Flights:
             del self._flights[key]
 
 
-async def _wind_up(events: AsyncGenerator[Event, None]) -> None:
+async def _wind_up(events: AsyncGenerator[Event, None], deadlines: Deadlines) -> None:
     """Let the inner layers run to their own end; the readers have everything already."""
     try:
-        async with asyncio.timeout(_WIND_UP_S):
+        with deadlines.within(_WIND_UP_S):
             async for _ in events:
                 pass
     except TimeoutError:

@@ -31,6 +31,7 @@ class Link(asyncio.Protocol):
         self._timeout_s = timeout_s
         self._reader = hiredis.Reader()
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._packed: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -45,10 +46,11 @@ class Link(asyncio.Protocol):
         """Send a command; its answer is a value of RESP2, errors as `hiredis.ReplyError` values."""
         if not self.is_open or len(self._waiting) >= MAX_UNDER_WAY:
             raise StoreDown("the key-value store is not connected, or takes no more")
-        assert self._transport is not None, "it is open"
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append((answer, self._loop.time()))
-        self._transport.write(hiredis.pack_command(words))
+        if not self._packed:
+            self._loop.call_soon(self._flush)
+        self._packed.append(hiredis.pack_command(words))
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s, self._look)
         return answer
@@ -84,6 +86,13 @@ class Link(asyncio.Protocol):
             waiting, _ = self._waiting.popleft()
             if not waiting.done():
                 waiting.set_exception(StoreDown(f"the key-value store {reason}"))
+
+    def _flush(self) -> None:
+        """Write what was sent in this turn of the event loop, all of it by one system call."""
+        packed, self._packed = self._packed, []
+        if self.is_open:
+            assert self._transport is not None, "it is open"
+            self._transport.write(packed[0] if len(packed) == 1 else b"".join(packed))
 
     def _look(self) -> None:
         """Cut a connection whose oldest command waits for too long; one timer serves all commands."""

@@ -43,7 +43,7 @@ class Recording:
         self._num_dropped = 0
         self._held_bytes = 0
         self._readers: set[Reader] = set()
-        self._news = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
         self._progress = asyncio.Event()
 
     @property
@@ -92,15 +92,22 @@ class Recording:
                     break
                 if self.is_over:
                     return
-                await self._news.wait()
+                await self._wait_for_news()
             raise StreamBroken("the client read too slowly while others waited for the same answer")
         finally:
             self._readers.discard(reader)
             self._progress.set()
 
+    async def _wait_for_news(self) -> None:
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(news)
+        await news
+
     def _wake_readers(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        waiting, self._waiting = self._waiting, []
+        for news in waiting:
+            if not news.done():  # a reader that left
+                news.set_result(None)
 
     async def _make_room(self) -> None:
         self._drop_what_all_have_read()

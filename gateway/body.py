@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import orjson
 
 from gateway.exchange import Exchange
 from gateway.http_errors import BodyStalled, ClientLeft
+from orchestration.core.deadlines import Deadlines
 from orchestration.core.errors import BodyTooLarge, InvalidRequest
 
 # What follows writes bodies out again: orjson stops at 254 levels, Python's own json near 1,000.
 MAX_DEPTH = 100
 
 
-async def read_body(exchange: Exchange, *, max_bytes: int, stall_s: float = 30.0) -> bytes:
+async def read_body(
+    exchange: Exchange, *, max_bytes: int, stall_s: float = 30.0, deadlines: Deadlines | None = None
+) -> bytes:
     """Return the whole body.
 
     Raises `BodyTooLarge` as soon as it is known to pass `max_bytes`, reading no further; `BodyStalled` when
@@ -27,20 +29,20 @@ async def read_body(exchange: Exchange, *, max_bytes: int, stall_s: float = 30.0
     body = b""
     pieces: list[bytes] = []
     num_bytes = 0
+    deadlines = deadlines or Deadlines()
     try:
-        async with asyncio.timeout(stall_s) as patience:
-            while True:
+        while True:
+            with deadlines.within(stall_s):
                 message = await exchange.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientLeft
-                body = message.get("body", b"")
-                num_bytes += len(body)
-                if num_bytes > max_bytes:
-                    raise _too_large(max_bytes)
-                pieces.append(body)
-                if not message.get("more_body"):
-                    return body if len(pieces) == 1 else b"".join(pieces)
-                patience.reschedule(asyncio.get_running_loop().time() + stall_s)
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            body = message.get("body", b"")
+            num_bytes += len(body)
+            if num_bytes > max_bytes:
+                raise _too_large(max_bytes)
+            pieces.append(body)
+            if not message.get("more_body"):
+                return body if len(pieces) == 1 else b"".join(pieces)
     except TimeoutError as exc:
         raise BodyStalled(f"The request's body stopped coming for {stall_s:g} s.") from exc
 

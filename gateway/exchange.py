@@ -10,6 +10,7 @@ from typing import Any
 from gateway.anthropic_errors import is_anthropic_path
 from gateway.headers import decision_headers, request_id_of
 from gateway.ids import new_ulid
+from gateway.protocol import BODY_FOLLOWS
 from orchestration.core import Delta, Event, Finish, Notes, Start, Usage
 
 Scope = MutableMapping[str, Any]
@@ -128,7 +129,10 @@ class Exchange:
     async def _start(self, status: int, headers: Headers) -> None:
         self.is_started = True
         self.status = status
-        await self.send({"type": "http.response.start", "status": status, "headers": self.head(headers)})
+        # Our server writes head and body as one where it knows that the body follows at once.
+        await self.send(
+            {"type": "http.response.start", "status": status, "headers": self.head(headers), BODY_FOLLOWS: True}
+        )
 
     async def _discard(self, *, max_bytes: int, timeout_s: float) -> None:
         try:

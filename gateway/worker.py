@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -25,6 +26,7 @@ from gateway.control import Control
 from gateway.generations import ASGIApp, Generation, Generations
 from gateway.live import LiveCalls
 from gateway.metrics import Metrics
+from gateway.protocol import LeanProtocol
 from gateway.refusals import Refused
 from gateway.settings import Settings, load_settings, mark_of, process_environment, read_config
 from gateway.socket_protocol import SocketProtocol
@@ -56,6 +58,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Tell the supervisor once calls are taken."""
         await super().startup(sockets)
+        settle_memory()
         report("ready", settings=self._mark)
 
     def drain(self) -> None:
@@ -130,6 +133,17 @@ async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) 
         await place.spool.aclose()
 
 
+def settle_memory() -> None:
+    """Tell the garbage collector that what is here stays: it need not be looked through again.
+
+    A request makes some hundred objects, nearly all of which go by their counts: looking for cycles every 700 of them
+    took a tenth of the CPU.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 50)
+
+
 def _generation(settings: Settings, place: Surroundings, metrics: Metrics) -> Generation:
     wired = wire(settings, place)
     return Generation(create_app(wired.parts, metrics=metrics), wired)
@@ -138,7 +152,7 @@ def _generation(settings: Settings, place: Surroundings, metrics: Metrics) -> Ge
 def _config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=LeanProtocol,
         ws=SocketProtocol,
         ws_max_size=int(settings.server.max_body_mb * 1024 * 1024),
         ws_per_message_deflate=False,

@@ -30,7 +30,7 @@ class SpoolLimits:
     max_queue_bytes: int = 64 * 1024 * 1024
     max_segment_bytes: int = 16 * 1024 * 1024
     max_segment_age_s: float = 300.0
-    linger_s: float = 0.005
+    linger_s: float = 0.02
     sync_every_s: float = 0.05
     retry_s: float = 0.5
     close_timeout_s: float = 10.0
@@ -67,6 +67,7 @@ class Spool:
         self._told = (0, 0)
         self._problem: str | None = None
         self._is_closing = False
+        self._is_idle = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="spool-writer", daemon=True)
         self._writer = SegmentWriter(
@@ -136,7 +137,9 @@ class Spool:
     def _put(self, line: bytes) -> None:
         self._held_bytes += len(line)
         self._waiting.append(line)
-        self._changed.notify_all()
+        if self._is_idle:  # else it looks by itself: waking a thread costs more than all the rest
+            self._is_idle = False
+            self._changed.notify_all()
 
     def _wait_for_sync(self, count: int, timeout_s: float) -> bool:
         with self._changed:
@@ -159,7 +162,9 @@ class Spool:
         """Wait for lines, for the time to sync, or for the segment's end; False at the end of the spool."""
         due_s = max(next_sync - time.monotonic(), 0.0) if self._unsynced else self._writer.seconds_to_end
         with self._changed:
+            self._is_idle = True
             self._changed.wait_for(lambda: self._waiting or self._is_closing, due_s)
+            self._is_idle = False
             return not self._is_closing
 
     def _try_write(self, *, is_sync_due: bool) -> bool:

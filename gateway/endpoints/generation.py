@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 
 from gateway.access import Gatekeeper
 from gateway.body import read_body
@@ -17,9 +18,12 @@ from gateway.headers import controls_of
 from gateway.http_errors import ClientLeft, Stopping
 from gateway.metrics import Metrics
 from orchestration.core import Call, Finish, Handler
+from orchestration.core.deadlines import Deadlines
 from orchestration.core.errors import BackendError, LaminaError, ServerError
 
 SHORTEST_BEAT_S = 0.1
+ATTEND_AFTER_S = 0.01
+"""How long a call may take before anybody looks whether its client is still there."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +52,13 @@ class Generation:
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
         self._stream_commit_s = stream_commit_s
+        self._deadlines = Deadlines()
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answer one call; raises the error that it ends with before anything was sent, or `ClientLeft`."""
         tenant = self._gatekeeper.tenant_of(exchange.headers)
         controls = controls_of(exchange.headers)
-        body = await read_body(exchange, max_bytes=self._max_body_bytes)
+        body = await read_body(exchange, max_bytes=self._max_body_bytes, deadlines=self._deadlines)
         request = self._dialect.parse(body, exchange.headers)
         exchange.model = request.model
         self._gatekeeper.check_model(tenant, request.model)
@@ -71,12 +76,13 @@ class Generation:
         encoder = self._dialect.stream(reply) if request.is_streamed else None
         with self._metrics.in_flight(exchange.label):
             if encoder is None:
-                await while_connected(exchange, self._answer_whole(exchange, call, reply))
+                work = self._answer_whole(exchange, call, reply)
+                await while_connected(exchange, work, deadlines=self._deadlines)
             else:
                 stream = _Stream(exchange, encoder)
-                await while_connected(
-                    exchange, stream.write(self._handler, call), patience=stream, patience_s=self._stream_commit_s
-                )
+                patience = _Patience(stream, self._stream_commit_s)
+                work = stream.write(self._handler, call)
+                await while_connected(exchange, work, patience=patience, deadlines=self._deadlines)
 
     async def _answer_whole(self, exchange: Exchange, call: Call, reply: Reply) -> None:
         answer = Answer()
@@ -142,23 +148,85 @@ class _Stream:
         return end
 
 
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """Keep the client of a stream that has nothing to show patient, every so often."""
+
+    stream: _Stream
+    beat_s: float
+
+
 async def while_connected(
-    exchange: Exchange, work: Awaitable[None], *, patience: _Stream | None = None, patience_s: float = 0.0
+    exchange: Exchange,
+    work: Awaitable[None],
+    *,
+    patience: _Patience | None = None,
+    deadlines: Deadlines | None = None,
 ) -> None:
-    """Do the work; where the client leaves first, cancel it at once and raise `ClientLeft` when it has ended."""
+    """Do the work; where the client leaves first, cancel it at once and raise `ClientLeft` when it has ended.
+
+    Whether the client is still there is looked at from `ATTEND_AFTER_S` on: what is answered sooner costs no task.
+    """
+    attendance = _Attendance(exchange, patience, deadlines or Deadlines())
     try:
-        async with asyncio.TaskGroup() as group:
-            attendant = group.create_task(_attend(exchange, patience, patience_s), name="attendant")
-            try:
-                await work
-            finally:
-                attendant.cancel()
-    except BaseExceptionGroup as group_error:
-        left = [error for error in group_error.exceptions if isinstance(error, ClientLeft)]
-        others = [error for error in group_error.exceptions if not isinstance(error, (ClientLeft, LaminaError))]
-        if left and others:
-            logger.error("call.cleanup_failed id=%s", exchange.id, exc_info=others[0])
-        raise (left or group_error.exceptions)[0] from None
+        await work
+    except asyncio.CancelledError:
+        if attendance.take_back():
+            raise ClientLeft from None
+        raise
+    except Exception as exc:
+        if attendance.take_back():
+            if not isinstance(exc, (ClientLeft, LaminaError)):
+                logger.error("call.cleanup_failed id=%s", exchange.id, exc_info=exc)
+            raise ClientLeft from exc
+        raise
+    finally:
+        await attendance.aclose()
+
+
+class _Attendance:
+    """Watch the client while the current task works for it, and cancel that task when the client leaves."""
+
+    def __init__(self, exchange: Exchange, patience: _Patience | None, deadlines: Deadlines) -> None:
+        worker = asyncio.current_task()
+        assert worker is not None, "work is done in a task"
+        self._worker = worker
+        self._exchange = exchange
+        self._patience = patience
+        self._has_left = False
+        self._task: asyncio.Task[None] | None = None
+        self._alarm = deadlines.ring(ATTEND_AFTER_S, self._begin)
+
+    def take_back(self) -> bool:
+        """Tell whether the client has left, and take the cancellation back that it caused."""
+        if self._has_left:
+            self._worker.uncancel()
+        return self._has_left
+
+    async def aclose(self) -> None:
+        """Watch no longer; raises what went wrong with the watching itself."""
+        self._alarm.cancel()
+        if self._task is None:
+            return
+        self._task.cancel()
+        try:
+            await asyncio.wait([self._task])
+        except asyncio.CancelledError:
+            if not self._has_left:
+                raise
+            self._worker.uncancel()  # the client left just when everything was done
+        if not self._task.cancelled():
+            self._task.result()
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._attend(), name="attendant")
+
+    async def _attend(self) -> None:
+        try:
+            await _attend(self._exchange, self._patience)
+        except ClientLeft:
+            self._has_left = True
+            self._worker.cancel()
 
 
 def fault_of(error: Exception, call_id: str) -> ServerError:
@@ -167,19 +235,20 @@ def fault_of(error: Exception, call_id: str) -> ServerError:
     return fault_error(call_id)
 
 
-async def _attend(exchange: Exchange, patience: _Stream | None, patience_s: float) -> None:
+async def _attend(exchange: Exchange, patience: _Patience | None) -> None:
     """Wait for the client to leave, and meanwhile keep it patient while a stream has nothing to show yet."""
+    beat_s = 0.0 if patience is None else patience.beat_s
     while True:
-        is_due = patience is not None and patience.is_waiting
+        is_due = patience is not None and patience.stream.is_waiting
         try:
-            async with asyncio.timeout(patience_s if is_due else None):
+            async with asyncio.timeout(beat_s if is_due else None):
                 while (await exchange.receive())["type"] != "http.disconnect":
                     pass
             raise ClientLeft
         except TimeoutError:
-            if patience is not None and patience.is_waiting:
-                await patience.keep_alive()
-            patience_s = max(patience_s, SHORTEST_BEAT_S)
+            if patience is not None and patience.stream.is_waiting:
+                await patience.stream.keep_alive()
+            beat_s = max(beat_s, SHORTEST_BEAT_S)
 
 
 def _cut_off() -> BackendError:

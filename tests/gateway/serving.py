@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 
 from gateway.app import create_app
 from gateway.parts import Access, AppParts, ModelCard
+from gateway.protocol import LeanProtocol
 from gateway.socket_protocol import SocketProtocol
 from orchestration.core import Call, Delta, Event, Finish, Handler, Kind, Secret, Start, Usage
 
@@ -76,7 +77,12 @@ def parts_of(handler: Handler | None = None, **changes: Any) -> AppParts:
 async def served(parts: AppParts) -> AsyncIterator[int]:
     """Serve the parts on a free port of this loop; gives the port. Calls in flight at the end lose their client."""
     config = uvicorn.Config(
-        create_app(parts), log_level="warning", lifespan="off", ws=SocketProtocol, ws_per_message_deflate=False
+        create_app(parts),
+        http=LeanProtocol,
+        log_level="warning",
+        lifespan="off",
+        ws=SocketProtocol,
+        ws_per_message_deflate=False,
     )
     config.load()
     server = uvicorn.Server(config)

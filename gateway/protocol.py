@@ -1,0 +1,173 @@
+"""Uvicorn's HTTP protocol with the costly parts of a reply done in one step: one write where it makes two."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+BODY_FOLLOWS = "lamina.body_follows"
+"""The key of `http.response.start` that says: the body's first message comes at once, so both are one write."""
+
+
+class LeanCycle(RequestResponseCycle):
+    """One request and its reply.
+
+    Each write is a system call that wakes the client, so a head waits for its body where that follows at once. The
+    headers are checked as a whole: whatever they hold, there are no more lines than headers.
+    """
+
+    _held = b""
+
+    async def send(self, message: Any) -> None:
+        """Take an ASGI message; waits for a slow reader."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if self.response_started and self.response_complete:
+            raise RuntimeError(f"{message['type']} came after the reply's end")
+        if not self.response_started:
+            self._begin(message)
+        else:
+            self._go_on(message.get("body", b""), is_last=not message.get("more_body", False))
+
+    def _begin(self, message: Any) -> None:
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"{message['type']} came before http.response.start")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        head = self._head(message["status"], [*self.default_headers, *message.get("headers", ())])
+        if BODY_FOLLOWS in message:
+            self._held = head
+        else:
+            self.transport.write(head)
+
+    def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
+        lines = [STATUS_LINE[status]]
+        for name, value in headers:
+            name = name.lower()
+            if name == b"content-length":
+                self.expected_content_length, self.chunked_encoding = int(value), False
+            elif name == b"transfer-encoding" and value.lower() == b"chunked":
+                self.expected_content_length, self.chunked_encoding = 0, True
+            elif name == b"connection" and b"close" in value.lower():
+                self.keep_alive = False
+                continue
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):
+            self.chunked_encoding = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        head = b"".join(lines)
+        if head.count(b"\r") != len(lines) or head.count(b"\n") != len(lines):
+            raise RuntimeError("a header holds a line's end")
+        return head + b"\r\n"
+
+    def _go_on(self, body: bytes, *, is_last: bool) -> None:
+        head, self._held = self._held, b""
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length, body = 0, b""
+        elif self.chunked_encoding:
+            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            if is_last:
+                body += b"0\r\n\r\n"
+        else:
+            self.expected_content_length -= len(body)
+            if self.expected_content_length < 0 or (is_last and self.expected_content_length):
+                raise RuntimeError("the body is not as long as content-length says")
+        self.transport.write(head + body if head else body)
+        if is_last:
+            self._end()
+
+    def _end(self) -> None:
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+class LeanProtocol(HttpToolsProtocol):
+    """Uvicorn's protocol (parsing, pipelining, draining, WebSockets) around a `LeanCycle`.
+
+    A kept connection has one timer, which looks anew where the connection was used meanwhile.
+    """
+
+    _idle_since_s: float | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or wait for one."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+            return
+        self._idle_since_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_in(self.timeout_keep_alive)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that lies idle for too long."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since_s is None:
+            return
+        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0.01:
+            self._look_in(left_s)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _look_in(self, delay_s: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(delay_s, self.timeout_keep_alive_handler)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since_s = None
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer, or queue the request behind the one that is being answered."""
+        http_version = self.parser.get_http_version()
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        if http_version != "1.1":
+            self.scope["http_version"] = http_version
+        if self.parser.should_upgrade() and self._should_upgrade():
+            return
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        if "%" in path:
+            super().on_headers_complete()  # rare, and it knows how to unquote
+            return
+        scope = self.scope
+        scope["path"], scope["raw_path"], scope["query_string"] = path, url.path, url.query or b""
+        before = self.cycle
+        self.cycle = LeanCycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=http_version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
