@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fastapi import APIRouter
+
 from logging_layer.listing import Wanted
 
 Row = dict[str, Any]
@@ -59,6 +61,8 @@ class AdminParts:
     """Where the admin side looks."""
 
     ask_workers: AskWorkers = _nobody
+    routers: Sequence[APIRouter] = ()
+    """Further routes below `/admin`."""
     listing: Listing = field(default_factory=NoListing)
     facts: Callable[[], Mapping[str, Any]] = dict
     """What does not change while this pipeline is in use, and the supervisor's word about its processes."""

@@ -91,6 +91,8 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
     app.include_router(admin_routes(parts.calls, parts.backends, ask_workers=parts.admin.ask_workers))
     app.include_router(overview_routes(parts.admin, health=health))
     app.include_router(page_routes())
+    for router in parts.admin.routers:
+        app.include_router(router)
     gatekeeper = Gatekeeper(parts.access)
     metrics = metrics or Metrics((), folder=parts.metrics_folder)
     metrics.know(card.id for card in parts.models)

@@ -19,6 +19,7 @@ from cache.redis_store import RedisStore
 from cache.semantic import IndexFault, SemanticCache
 from gateway import model_store
 from gateway.admin_parts import AdminParts, Holder
+from gateway.cache_learning import CacheLearning
 from gateway.checks import CheckPlan, plan_checks, secrets_mask
 from gateway.company import Company
 from gateway.deployments import node_name
@@ -78,6 +79,7 @@ class Wired:
     spool: Spool
     book: KeyBook
     watch: RoutingWatch
+    learning: CacheLearning
     owns_spool: bool = True
     _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
@@ -87,6 +89,7 @@ class Wired:
             await self.spool.start()
         await self.book.start()
         self.watch.start()
+        await self.learning.start()
 
     def describe_backends(self) -> list[dict[str, Any]]:
         """Say how each model is routed and how its backends stand."""
@@ -124,6 +127,7 @@ class _Wiring:
         self._spool = place.spool or Spool(place.state.spool, worker=place.worker)
         self._reader = CallReader(database_url(settings, place.state), place.state.spool)
         self._listing = CallListing(database_url(settings, place.state))
+        self._learning = CacheLearning(database_url(settings, place.state))
         self._company = Company(place.sockets.run)
         self._routes = RouteHashes(settings)
         self._limits = build_limits(
@@ -161,6 +165,7 @@ class _Wiring:
         )
         self._closers += [
             watch.aclose,
+            self._learning.aclose,
             self._factory.aclose,
             self._owner.aclose,
             self._guard.aclose,
@@ -168,7 +173,9 @@ class _Wiring:
         ]
         self._closers += [self._store.aclose, self._reader.aclose, *self._limits.closers]
         self._closers += [self._listing.aclose, self._company.aclose]
-        return Wired(parts, self._spool, self._limits.book, watch, self._place.spool is None, self._closers)
+        owns = self._place.spool is None
+        book, learning = self._limits.book, self._learning
+        return Wired(parts, self._spool, book, watch, learning, owns, self._closers)
 
     def _layers(self, routes: Mapping[str, Route]) -> list[Layer]:
         """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""
@@ -225,17 +232,17 @@ class _Wiring:
         semantic = self._settings.cache.semantic
         if not semantic.enabled:
             return None
+        policy = build_policy(
+            semantic.policy, threshold=semantic.threshold, wrong_to_call_cost=semantic.wrong_to_call_cost
+        )
+        examiner = Examiner(policy, load_guard() if semantic.guard else None)
+        self._learning.follow(examiner)
         layer = SemanticCache(
             self._owner,
             self._store,
             route_of=self._routes.of,
             policy_of=partial(_always, self._checks.policy),
-            examiner=Examiner(
-                build_policy(
-                    semantic.policy, threshold=semantic.threshold, wrong_to_call_cost=semantic.wrong_to_call_cost
-                ),
-                load_guard() if semantic.guard else None,
-            ),
+            examiner=examiner,
             ttl_s=semantic.ttl_s,
             top_k=semantic.top_k,
             deadline_ms=semantic.deadline_ms,
@@ -290,6 +297,7 @@ class _Wiring:
     def _admin(self) -> AdminParts:
         facts = in_use(self._settings, node=node_name(self._place.state.path), worker=self._place.worker)
         return AdminParts(
+            routers=self._learning.routes(calls=self._reader, store=self._store),
             ask_workers=self._company.ask,
             listing=self._listing,
             facts=lambda: {**facts, **processes(self._place.state.read_status())},
