@@ -11,9 +11,9 @@ KEY_VERSION = 1
 """Counts up whenever the same call would get another key."""
 
 DENIED_FIELDS = frozenset(
-    {"stream", "stream_options", "user", "metadata", "store", "safety_identifier", "prompt_cache_key"}
+    {"stream", "stream_options", "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "priority"}
 )
-"""Top-level fields that say how an answer travels or for whom it is counted, never what it says."""
+"""Top-level fields that say how an answer travels, when or for whom it is counted, never what it says."""
 
 
 def exact_key(call: Call, *, route: str, policy: str) -> str:

@@ -182,6 +182,7 @@ def _sampling() -> Schema:
             "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
         },
         "ignore_eos": {"type": ["boolean", "null"]},
+        "priority": integer(-(2**63)),
         "user": {"type": ["string", "null"]},
     }
 

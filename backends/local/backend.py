@@ -111,6 +111,7 @@ def _plan(
             ignore_eos=sampling.ignore_eos,
             logprobs=sampling.logprobs,
             salt=salt,
+            priority=-sampling.priority,  # the engine's goes the other way: the higher first
         )
         for prompt in prompts
         for choice in range(sampling.num_choices)

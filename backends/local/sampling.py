@@ -15,6 +15,7 @@ MAX_CHOICES = 16
 _MAX_STOPS = 64
 _MAX_STOP_CHARS = 1_024
 _MAX_LOGPROBS = 20
+_MAX_PRIORITY = 1_000
 _MAX_TOKENS = 2**31 - 1
 _INT64 = 2**63
 
@@ -47,7 +48,10 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A checked wish. `max_tokens` None: as many as fit. `logprobs` counts alternatives; None: no logprobs."""
+    """A checked wish. `max_tokens` None: as many as fit. `logprobs` counts alternatives; None: no logprobs.
+
+    Of two calls the one of the lower `priority` goes first, as with vLLM; waiting makes up for levels of it.
+    """
 
     num_choices: int
     max_tokens: int | None
@@ -59,6 +63,7 @@ class Sampling:
     stop_ids: tuple[int, ...]
     ignore_eos: bool
     logprobs: int | None
+    priority: int = 0
 
     def seed_of(self, choice: int) -> int | None:
         """Give each choice a seed of its own, the first one the request's: the same request, the same answers."""
@@ -89,6 +94,7 @@ def read_sampling(request: Request) -> Sampling:
         logprobs=_read_chat_logprobs(fields)
         if request.kind is Kind.CHAT
         else read_integer(fields, "logprobs", low=0, high=_MAX_LOGPROBS),
+        priority=read_integer(fields, "priority", low=-_MAX_PRIORITY, high=_MAX_PRIORITY) or 0,
     )
 
 

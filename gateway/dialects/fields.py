@@ -178,6 +178,7 @@ SAMPLING: Mapping[str, FieldCheck] = {
     "stream_options": stream_options,
     "logit_bias": logit_bias,
     "ignore_eos": boolean,
+    "priority": integer(-(2**63)),
     "user": string,
 }
 """What chat and completions share."""
