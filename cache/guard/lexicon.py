@@ -31,9 +31,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """Words by their stems. `opposites` and `kinds` are keyed by canonical words.
+    """Words by their stems. `opposites`, `akin` and `kinds` are keyed by canonical words.
 
-    `phrases` are keyed by their first two words, the longest first. `kinds` names the contrast sets of a word,
+    `phrases` are keyed by their first two words, the longest first. Words that are `akin` may mean the same, which
+    excuses one in another's place and does not join them as synonyms do. `kinds` names the contrast sets of a word,
     `reasons` a set's reason code. `remembered` keeps the forms of tokens already seen (65,536 at most), which changes
     no answer.
     """
@@ -45,6 +46,7 @@ class Lexicon:
     negators: frozenset[str]
     implicit_negators: frozenset[str]
     opposites: Mapping[str, frozenset[str]]
+    akin: Mapping[str, frozenset[str]]
     kinds: Mapping[str, frozenset[int]]
     reasons: tuple[str, ...]
     numbers: Mapping[str, float]
@@ -96,8 +98,9 @@ class _Builder:
             self._read_synonyms(name)
         for name in ("contrasts.en.txt", "zh.contrasts.txt"):
             self._read_contrasts(name)
-        for name in ("antonyms.en.txt", "zh.antonyms.txt"):
+        for name in ("antonyms.en.txt", "zh.antonyms.txt", "wordnet.antonyms.txt"):
             self._read_antonyms(name)
+        akin = self._read_akin("wordnet.synonyms.txt")
         explicit, implicit = self._read_negation()
         units, numbers = self._read_units(), self._read_numbers()
         known = {self._stem(word) for line in self._lines("known.en.txt") for word in line.split()}
@@ -109,6 +112,7 @@ class _Builder:
             negators=explicit,
             implicit_negators=implicit,
             opposites={word: frozenset(them) for word, them in self._opposites.items()},
+            akin=akin,
             kinds={word: frozenset(them) for word, them in self._kinds.items()},
             reasons=tuple(self._reasons),
             numbers=numbers,
@@ -170,6 +174,14 @@ class _Builder:
                     if a != b:
                         self._opposites.setdefault(a, set()).add(b)
                         self._opposites.setdefault(b, set()).add(a)
+
+    def _read_akin(self, name: str) -> dict[str, frozenset[str]]:
+        akin: dict[str, set[str]] = {}
+        for line in self._lines(name):
+            a, b = (self._name(part.strip()) for part in line.split(","))
+            akin.setdefault(a, set()).add(b)
+            akin.setdefault(b, set()).add(a)
+        return {word: frozenset(them) for word, them in akin.items()}
 
     def _read_negation(self) -> tuple[frozenset[str], frozenset[str]]:
         found: dict[str, set[str]] = {"explicit": set(), "implicit": set()}

@@ -12,16 +12,17 @@ _MAX_SPAN = 4
 _MIN_SHARED = 2
 _MAX_CHANGES = 3
 _MAX_ALIGNED = 10
+_NONE: frozenset[str] = frozenset()
 
 
-def substituted(pair: Comparison, _lexicon: Lexicon) -> Veto | None:
+def substituted(pair: Comparison, lexicon: Lexicon) -> Veto | None:
     """Veto sentences that are the same but for a short stretch of words, neither of which the other side says."""
     num_shared = pair.num_before + pair.num_after
     longest = max(len(pair.span_a), len(pair.span_b))
     if not pair.span_a or not pair.span_b or num_shared < min(_MIN_SHARED, longest):
         return None
     new_a, new_b = _new(pair.span_a, pair.only_a), _new(pair.span_b, pair.only_b)
-    if not new_a or not new_b:
+    if not new_a or not new_b or _are_akin(new_a, new_b, lexicon):
         return None
     if longest <= _MAX_SPAN or _is_aligned(pair):
         return against("substitution", " ".join(new_a), " ".join(new_b))
@@ -52,6 +53,13 @@ def _loud(span: Sequence[str], lexicon: Lexicon) -> list[str]:
 
 def _new(span: Sequence[str], only: frozenset[str]) -> list[str]:
     return [word for word in span if word in only and word != "#1"]
+
+
+def _are_akin(a: Sequence[str], b: Sequence[str], lexicon: Lexicon) -> bool:
+    """Tell whether every word of either side has one on the other that may mean the same."""
+    return all(lexicon.akin.get(word, _NONE).intersection(b) for word in a) and all(
+        lexicon.akin.get(word, _NONE).intersection(a) for word in b
+    )
 
 
 def _is_aligned(pair: Comparison) -> bool:
