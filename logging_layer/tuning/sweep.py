@@ -30,7 +30,8 @@ class Point:
     """One bar's outcome per 1,000 requests.
 
     `hits` counts every request at or above the bar, wrong ones too. Where only some hits are labelled, `wrong` is
-    their share carried over to all hits, and the intervals are as wide as the few labels make them.
+    their share carried over to all hits, and the intervals are as wide as the few labels make them. Hits less similar
+    than every labelled one are beyond what labels vouch for: the upper end takes them all for wrong.
     `value_low_usd` is the value if the wrong hits were at the upper end of their interval.
     """
 
@@ -82,6 +83,7 @@ class _Stream:
         self._similarities = [row.similarity for row in ordered]
         self._labelled = _running(row.is_correct is not None for row in ordered)
         self._wrong = _running(row.is_correct is False for row in ordered)
+        self._first_labelled = bisect_left(self._labelled, 1) - 1 if self._labelled[-1] else len(ordered)
 
     def at(self, threshold: float, *, prices: Prices) -> Point:
         """Compute one bar's outcome."""
@@ -93,8 +95,9 @@ class _Stream:
         if not hits:
             per_hit = Rate(0.0, 0.0, 0.0)
         hit_rate = wilson(hits, requests)
-        scale = hits / requests
-        per_request = Rate(*(scale * share for share in (per_hit.value, per_hit.low, per_hit.high)))
+        scale, blind = hits / requests, max(0, self._first_labelled - below) / requests
+        high = (scale - blind) * per_hit.high + blind
+        per_request = Rate(scale * per_hit.value, (scale - blind) * per_hit.low, high)
         return Point(
             threshold=threshold,
             hits=PER * hit_rate.value,

@@ -45,6 +45,15 @@ def test_hits_that_nobody_labelled_count_as_hits_and_widen_the_interval() -> Non
     assert point.wrong_per_hit.low < 0.1 < point.wrong_per_hit.high
 
 
+def test_hits_below_every_label_may_all_be_wrong() -> None:
+    rows = [Scored(0.99, True)] * 400 + [Scored(0.85, None)] * 100
+    low, high = sweep(rows, thresholds=[0.8, 0.95], prices=PRICES)
+
+    assert low.wrong_per_request.high >= 0.2
+    assert high.wrong_per_request.high < 0.01
+    assert recommend([low, high]) == high
+
+
 def test_a_dearer_mistake_never_lowers_the_recommended_bar() -> None:
     rows = [Scored(n / 1000, n % 97 > 30 * (1 - n / 1000)) for n in range(1000)]
     bars = [n / 100 for n in range(101)]
