@@ -103,7 +103,8 @@ def _format_words(name: str, format: Any) -> str:
     if format is None:
         return ""
     check.json_object(name, format)
-    if format.get("type") != "grammar":
+    check.string(f"{name}.type", format.get("type"))
+    if format["type"] != "grammar":
         return ""
     for field in ("syntax", "definition"):
         check.string(f"{name}.{field}", format.get(field))
