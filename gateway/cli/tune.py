@@ -87,7 +87,7 @@ def run(request: TuneRequest) -> None:
         request.page_path.write_text(page_of(report), encoding="utf-8")
         console.print(f"Page: {request.page_path}")
     uri = _mlflow_uri(request)
-    study = asyncio.run(_study(report, uri)) if uri is not None else None
+    study = asyncio.run(_study(report, uri, request.config)) if uri is not None else None
     if study is not None:
         console.print(f"Study: {study}", soft_wrap=True)
     if request.applies:
@@ -212,8 +212,9 @@ def _cells(point: Point) -> tuple[str, ...]:
     )
 
 
-async def _study(report: Report, uri: str) -> str:
-    writer = StudyWriter(uri)
+async def _study(report: Report, uri: str, config: Path | None) -> str:
+    settings = load_settings(config, environment=process_environment())
+    writer = StudyWriter(uri, call_experiment=settings.mlflow.experiment)
     try:
         return (await writer.write(report, params={"source": report.dataset})).url
     except StudyFailed as exc:

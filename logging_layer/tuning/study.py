@@ -76,7 +76,7 @@ class StudyWriter:
     async def _attach(self, artifacts: str, report: Report, call_experiment: str) -> None:
         def trace_url(call: str) -> str:
             trace = f"tr-{trace_id_of(call).hex()}"
-            return f"{self._uri}/#/experiments/{call_experiment}/traces?selectedEvaluationId={trace}"
+            return f"{self._uri}/#/experiments/{call_experiment}/traces?traceId={trace}"
 
         await self._put(artifacts, "tradeoff.html", page_of(report, trace_url=trace_url), "text/html")
         await self._put(artifacts, "sweep.json", json.dumps(report.to_json(), indent=1), "application/json")
