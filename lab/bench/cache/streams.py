@@ -66,7 +66,9 @@ def measure_stream(name: str, vectors: Vectors, *, num_requests: int, seed: int)
     rows = [_row("oracle", None, oracle(stream)[half:])]
     for guarded, label in ((None, "static"), (guard, "static, guard")):
         runs = {bar: run(stream, StaticPolicy(bar), guard=guarded, seed=seed) for bar in _STATIC_BARS}
-        rows += [_row(label, budget, _chosen(runs, half, budget)[half:]) for budget in BUDGETS]
+        first, second = ({bar: part(served) for bar, served in runs.items()} for part in (_until(half), _from(half)))
+        rows += [_row(label, budget, second[_best_bar(first, budget)]) for budget in BUDGETS]
+        rows += [_row(f"{label}, in hindsight", budget, second[_best_bar(second, budget)]) for budget in BUDGETS]
     for budget in BUDGETS:
         draw = random.Random(seed).random
         rows.append(_row("vcache", budget, run(stream, VCachePolicy(budget, draw), guard=None, seed=seed)[half:]))
@@ -196,11 +198,18 @@ class _Run:
         return self._entries.requests[entry[0]].intent
 
 
-def _chosen(runs: Mapping[float, Sequence[Served]], half: int, budget: float) -> Sequence[Served]:
-    """Return the run whose bar served most in the first half within the budget."""
-    within = [bar for bar, served in runs.items() if sum(one.is_wrong for one in served[:half]) <= budget * half]
-    most: Callable[[float], int] = lambda bar: sum(one.is_hit for one in runs[bar][:half])  # noqa: E731
-    return runs[max(within, key=most) if within else max(runs)]
+def _until(half: int) -> Callable[[list[Served]], list[Served]]:
+    return lambda served: served[:half]
+
+
+def _from(half: int) -> Callable[[list[Served]], list[Served]]:
+    return lambda served: served[half:]
+
+
+def _best_bar(runs: Mapping[float, Sequence[Served]], budget: float) -> float:
+    """Return the bar that served most within the budget, the highest where none kept it."""
+    within = [bar for bar, served in runs.items() if sum(one.is_wrong for one in served) <= budget * len(served)]
+    return max(within, key=lambda bar: sum(one.is_hit for one in runs[bar])) if within else max(runs)
 
 
 def _row(policy: str, budget: float | None, served: Sequence[Served]) -> dict[str, Any]:
