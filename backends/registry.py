@@ -9,7 +9,7 @@ from pathlib import Path
 from backends.anthropic import build_anthropic
 from backends.echo import EchoBackend
 from backends.local.backend import LocalBackend
-from backends.local.link import EngineLink
+from backends.local.link import EngineLink, Measures
 from backends.local.model import LocalModel
 from backends.local.tokens import LocalTokens
 from backends.openai_compatible import build_openai_compatible
@@ -96,6 +96,15 @@ class BackendFactory:
         for model in self._models.values():
             try:
                 return await model.link.stats()
+            except BackendError as exc:
+                raise OSError(exc.message) from exc
+        return None
+
+    async def engine_measures(self) -> Measures | None:
+        """Return the same with the engine's histograms, None where no backend has one; raises `OSError`."""
+        for model in self._models.values():
+            try:
+                return await model.link.measures()
             except BackendError as exc:
                 raise OSError(exc.message) from exc
         return None

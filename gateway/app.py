@@ -107,9 +107,7 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
     return app
 
 
-def _endpoints(
-    parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics, health: Health
-) -> dict[str, Endpoint]:
+def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics, health: Health) -> dict[str, Endpoint]:
     models = Models(parts.models, gatekeeper=gatekeeper)
     tokens = Tokens(
         parts.tokens,
@@ -142,7 +140,7 @@ def _endpoints(
         "/health/live": Endpoint("GET", health.live),
         "/health/ready": Endpoint("GET", health.ready),
         "/admin/live": Endpoint("GET", live),
-        "/metrics": Endpoint("GET", MetricsPage(metrics, parts.stats)),
+        "/metrics": Endpoint("GET", MetricsPage(metrics, parts.stats, engine=parts.engine)),
     }
 
 

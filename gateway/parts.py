@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from backends.local.link import Measures
 from gateway.admin_parts import AdminParts
 from orchestration.core import Handler, Kind, Request, Secret
 
@@ -16,6 +17,9 @@ HealthCheck = Callable[[], Awaitable[str | None]]
 
 StatsSource = Callable[[], Awaitable[Mapping[str, float]]]
 """Give a part's numbers by name, for `/metrics`; raises OSError where the part does not answer."""
+
+EngineSource = Callable[[], Awaitable[Measures | None]]
+"""Give the built-in engine's numbers and histograms, None where there is none; raises OSError if it is silent."""
 
 
 class ModelTokens(Protocol):
@@ -102,6 +106,8 @@ class AppParts:
     health: Mapping[str, HealthCheck] = field(default_factory=dict)
     stats: Mapping[str, StatsSource] = field(default_factory=dict)
     """By part; `engine` gives the engine's numbers, see `backends/engine/server.py`."""
+    engine: EngineSource | None = None
+    """For `/metrics`; `stats` holds its plain numbers."""
     tokens: Mapping[str, ModelTokens] = field(default_factory=dict)
     """The tokens of the local models, by alias."""
     metrics_folder: Path | None = None

@@ -160,6 +160,7 @@ class _Wiring:
             max_body_bytes=int(settings.server.max_body_mb * 1024 * 1024),
             stream_commit_s=settings.server.stream_commit_s,
             is_draining=self._place.is_draining,
+            engine=self._factory.engine_measures if self._settings.uses_engine else None,
             backends=watch.describe,
             admin=self._admin(),
         )

@@ -17,6 +17,7 @@ from logging_layer.record import CallRecord, Content, Failure, Outcome, Phase
 from logging_layer.stages import SPANS
 from orchestration.core import Call, Delta, Event, Finish, Handler, Notes
 from orchestration.core.errors import Blocked, LaminaError
+from orchestration.core.notes import ENGINE
 from orchestration.core.tries import ROUTING, without_text
 
 CLIENT_LEFT_STATUS = 499
@@ -190,7 +191,8 @@ class CallLog:
         if self._mode is ContentMode.FULL:
             return extra
         routing = extra.pop(ROUTING, None)  # ids and counts, from which the decision is computed again
-        return {**redact(extra), **({} if routing is None else {ROUTING: without_text(routing)})}
+        times = {ENGINE: extra.pop(ENGINE)} if ENGINE in extra else {}
+        return {**redact(extra), **times, **({} if routing is None else {ROUTING: without_text(routing)})}
 
 
 def _outcome(seen: _Seen) -> tuple[Outcome, int]:

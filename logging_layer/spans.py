@@ -10,9 +10,11 @@ from typing import Any
 
 from logging_layer import names
 from logging_layer.codec import encode
+from orchestration.core.notes import ENGINE
 
 Attributes = dict[str, Any]
 MAX_TEXT_CHARS = 16_384
+_ENGINE_TIMES = ("queued", "admitted", "first_token", "finished")
 _MAX_ID_CHARS = 250  # MLflow refuses a whole batch over a longer session
 
 
@@ -64,6 +66,7 @@ def spans_of(record: Mapping[str, Any]) -> list[Span]:
         parent = trace.layer(layer, parent)
     last = layers[-1] if layers else {"start_ms": 0.0, "first_ms": record["ttft_ms"]}
     trace.attempts(parent, last)
+    trace.engine()
     trace.blame()
     return trace.spans
 
@@ -122,6 +125,22 @@ class _Trace:
             span.error = attempt["error"]
             span.attributes = self._attempt_attributes(attempt, is_answer=is_answer)
             begin_ms += attempt["duration_ms"]
+
+    def engine(self) -> None:
+        """Add a span for each sequence of an engine of ours, inside the last try, with when things happened to it."""
+        parent = self.spans[-1]
+        for number, told in enumerate(self._record["extra"].get(ENGINE, ())):
+            begin_ms = told["submitted_ms"]
+            end_ms = begin_ms + told["finished"] if "finished" in told else None
+            span = self._add("engine", parent.span_id, begin_ms, end_ms, number=number)
+            span.start_ns = min(max(span.start_ns, parent.start_ns), parent.end_ns)
+            span.end_ns = min(max(span.end_ns, span.start_ns), parent.end_ns)
+            preempted = told.get("preempted", ())
+            happened = [(told[name], name) for name in _ENGINE_TIMES if name in told]
+            span.attributes = {names.ENGINE + f"{name}_ms": at_ms for at_ms, name in happened}
+            span.attributes[names.ENGINE + "preemptions"] = len(preempted)
+            for at_ms, name in sorted([*happened, *((at_ms, "preempted") for at_ms in preempted)]):
+                span.moments.append(Moment(name, span.start_ns + int(at_ms * 1e6), {}))
 
     def blame(self) -> None:
         """Mark the root of a call that failed, and the innermost span, unless a failed try explains it."""

@@ -19,6 +19,7 @@ from backends.engine.config import EngineConfig, size_pool
 from backends.engine.core import EngineCore
 from backends.engine.csrc.build import KernelsUnavailable, load_kernels
 from backends.engine.csrc.check import check_kernels
+from backends.engine.journal import Journal
 from backends.engine.loop import EngineLoop
 from backends.engine.memory import pool_bytes
 from backends.engine.model.loader import DTYPES, LoadedModel, choose_device, load
@@ -59,9 +60,10 @@ def main() -> int:
         num_swap_pages=config.num_swap_pages,
         kernels=kernels,
     )
+    journal = Journal()
     del model  # the kernels have packed its matrices anew; the plain ones would stay in memory beside them
-    core = EngineCore(config, runner, new_seed=lambda: secrets.randbits(63), overlap=args.overlap)
-    return asyncio.run(_serve(args, core, info))
+    core = EngineCore(config, journal.watch(runner), new_seed=lambda: secrets.randbits(63), overlap=args.overlap)
+    return asyncio.run(_serve(args, core, journal, info))
 
 
 def _prepare_kernels(args: argparse.Namespace, model: LoadedModel) -> bool:
@@ -77,7 +79,7 @@ def _prepare_kernels(args: argparse.Namespace, model: LoadedModel) -> bool:
     return True
 
 
-async def _serve(args: argparse.Namespace, core: EngineCore, info: Mapping[str, object]) -> int:
+async def _serve(args: argparse.Namespace, core: EngineCore, journal: Journal, info: Mapping[str, object]) -> int:
     server = EngineServer(info)
     loop, ended, crashed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
@@ -85,7 +87,7 @@ async def _serve(args: argparse.Namespace, core: EngineCore, info: Mapping[str, 
         loop.call_soon_threadsafe(crashed.set)
         loop.call_soon_threadsafe(ended.set)
 
-    engine = EngineLoop(core, deliver=server.deliver, crashed=crash)
+    engine = EngineLoop(core, deliver=server.deliver, crashed=crash, journal=journal)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     engine.start()

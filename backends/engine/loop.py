@@ -9,9 +9,11 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backends.engine.core import EngineCore
+from backends.engine.journal import Journal
+from backends.engine.numbers import Snapshot
 from backends.engine.types import Output, RefusalCode, Refused, Submission
 
 logger = logging.getLogger(__name__)
@@ -23,6 +25,7 @@ class Submit:
 
     ticket: int
     submission: Submission
+    at_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,14 @@ class EngineLoop:
         *,
         deliver: Callable[[Report], None],
         crashed: Callable[[], None],
+        journal: Journal | None = None,
         max_commands: int = 4096,
         stall_s: float = 30.0,
     ) -> None:
         self._core = core
         self._deliver = deliver
         self._crashed = crashed
+        self._journal = journal or Journal()
         self._max_commands = max_commands
         self._stall_s = stall_s
         self._commands: deque[Command] = deque()
@@ -119,7 +124,11 @@ class EngineLoop:
 
     def stats(self) -> Mapping[str, float]:
         """Return the numbers as they were after the last step or command."""
-        return self._stats
+        return {**self._stats, **self._journal.counts()}
+
+    def histograms(self) -> Snapshot:
+        """Return the histograms of steps and requests."""
+        return self._journal.histograms.snapshot()
 
     def _run(self) -> None:
         try:
@@ -155,16 +164,18 @@ class EngineLoop:
 
     def _execute(self, command: Command) -> tuple[int, Refused] | None:
         match command:
-            case Submit(ticket, submission):
+            case Submit(ticket, submission, at_s):
                 try:
                     key = self._core.submit(submission)
                 except Refused as refused:
                     return ticket, refused
                 self._keys[ticket], self._tickets[key] = key, ticket
+                self._journal.queued(key, at_s=at_s, num_prompt_tokens=len(submission.prompt))
             case Abort(ticket):
                 ended = self._keys.pop(ticket, None)
                 if ended is not None:
                     self._core.abort(ended)
+                    self._journal.aborted(ended)
                     del self._tickets[ended]
             case Check(tell):
                 tell(self._fault())
@@ -181,7 +192,7 @@ class EngineLoop:
     def _step(self) -> Sequence[tuple[int, Output]]:
         before = self._core.progress
         self._working_since = self._working_since or time.monotonic()
-        outputs = self._core.step()
+        outputs = self._journal.gave(self._core.step())
         is_moving = self._core.progress != before
         if is_moving:
             self._working_since = time.monotonic()

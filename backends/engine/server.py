@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from backends.engine import wire
 from backends.engine.loop import Report
+from backends.engine.numbers import Snapshot
 from backends.engine.types import Output, Refused, Submission
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,9 @@ class Engine(Protocol):
 
     def stats(self) -> Mapping[str, float]:
         """Return the newest numbers."""
+
+    def histograms(self) -> Snapshot:
+        """Return the histograms of steps and requests."""
 
     def check(self, tell: Callable[[str | None], None]) -> None:
         """Look whether the books agree; `tell` gets what is wrong, or `None`, in the engine's thread."""
@@ -114,7 +118,7 @@ class EngineServer:
     def stats(self) -> Mapping[str, Any]:
         """Return the answer to stats."""
         assert self._engine is not None
-        return {"op": "stats", **self._engine.stats()}
+        return {"op": "stats", **self._engine.stats(), "histograms": self._engine.histograms()}
 
     def submit(self, connection: _Connection, request_id: int, submission: Submission) -> int:
         """Pass a request on; returns its ticket. Raises `Refused`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -99,12 +100,18 @@ class Sampled:
     logprobs: TokenLogprobs | None = None
 
 
+Events = Mapping[str, float | Sequence[float]]
+"""Milliseconds since a request was queued, by what happened to it: `queued`, `admitted`, `first_token`, `finished`,
+and `preempted` with one for each time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one step gave to one request."""
+    """What one step gave to one request; with its `events` so far where one of them is new."""
 
     key: int
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None
     finish: FinishReason | None
     cached_prompt_tokens: int
+    events: Events | None = None

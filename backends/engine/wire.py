@@ -74,8 +74,15 @@ def read_submission(message: Mapping[str, Any]) -> Submission:
 
 
 def step_message(rows: Sequence[tuple[int, Output]]) -> Mapping[str, Any]:
-    """Return one step's message of a connection's rows, each with the connection's own id."""
-    return {"op": "step", "rows": [_row(request_id, output) for request_id, output in rows]}
+    """Return one step's message of a connection's rows, each with the connection's own id.
+
+    What is new about when things happened stands beside the rows, where a reader that does not know it passes it by.
+    """
+    message: dict[str, Any] = {"op": "step", "rows": [_row(request_id, output) for request_id, output in rows]}
+    events = [[request_id, output.events] for request_id, output in rows if output.events is not None]
+    if events:
+        message["events"] = events
+    return message
 
 
 def refused_message(request_id: int, refused: Refused) -> Mapping[str, Any]:

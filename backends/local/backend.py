@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 
 from backends.local.choice import Choice
@@ -21,6 +22,7 @@ from orchestration.core.errors import (
     Overloaded,
 )
 from orchestration.core.events import Event, Finish, Start, Usage
+from orchestration.core.notes import ENGINE
 from orchestration.core.request import Kind
 
 
@@ -55,6 +57,7 @@ class LocalBackend:
         submissions = _plan(prompts, sampling, capacity=info.capacity, kind=request.kind, salt=call.tenant)
         choices = _prepare(len(submissions), sampling, kind=request.kind, text=text)
         generation = await self._model.link.submit(submissions)
+        submitted_ms = (time.monotonic() - call.started) * 1e3
         try:
             steps = await self._take(generation, begun_s + min(self._first_token_s, self._total_s), kind=request.kind)
             yield Start(model=info.name, backend=self._name, usage=_prompt_usage(prompts, steps))
@@ -71,6 +74,7 @@ class LocalBackend:
                 steps = await self._take(generation, begun_s + self._total_s, kind=request.kind)
         finally:
             generation.close()
+            _note_events(call, generation, submitted_ms)
         yield _finish(choices, prompts=prompts, num_choices=sampling.num_choices)
 
     async def check_health(self) -> str | None:
@@ -157,6 +161,13 @@ def _finish(choices: Sequence[Choice], *, prompts: Sequence[Sequence[int]], num_
         usage=usage,
         stops={index: choice.stop for index, choice in enumerate(choices) if choice.stop is not None},
     )
+
+
+def _note_events(call: Call, generation: Generation, submitted_ms: float) -> None:
+    """Write down when things happened in the engine, where it told."""
+    told = [{"submitted_ms": round(submitted_ms, 3), **events} for events in generation.events if events]
+    if told:
+        call.notes.extra.setdefault(ENGINE, []).extend(told)
 
 
 def _translate(refusal: EngineRefused, *, kind: Kind) -> LaminaError:

@@ -120,6 +120,10 @@ class EngineConnection(asyncio.Protocol):
     def _receive(self, message: dict[str, Any]) -> None:
         match message["op"]:
             case "step":
+                for request_id, events in message.get("events", ()):  # older engines do not tell
+                    generation, index = self._calls.get(request_id, (None, 0))
+                    if generation is not None:
+                        generation.note(index, events)
                 for request_id, *row in message["rows"]:
                     self._deliver(request_id, row)
             case "refused":

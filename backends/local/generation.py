@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -76,6 +76,8 @@ class Generation:
         self._now = now
         self._stall_s = stall_s
         self._received = [0] * len(limits)
+        self.events: list[Mapping[str, Any]] = [{} for _ in limits]
+        """By sequence, when what happened to it in the engine, as far as the engine told."""
         self._live = set(range(len(limits)))
         self._pending: dict[int, Step] = {}
         self._pending_since = 0.0
@@ -109,6 +111,10 @@ class Generation:
         """Abort every sequence that has not finished. To be called once nobody reads any more."""
         for index in sorted(self._live):
             self.abort(index)
+
+    def note(self, index: int, events: Mapping[str, Any]) -> None:
+        """Take what the engine tells of a sequence's times; its newest word counts."""
+        self.events[index] = events
 
     def push(self, index: int, row: Sequence[Any]) -> None:
         """Take one row of the engine's: token ids, logprobs or None, finish or None, cached prompt tokens."""

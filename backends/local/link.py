@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from backends.local.connection import EngineConnection, EngineInfo
@@ -13,6 +15,24 @@ from orchestration.core.errors import BackendError, BackendTimeout, BackendUnava
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramCounts:
+    """A histogram: its buckets' upper bounds, the cumulative counts (one more than bounds), the sum of all values."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What an engine measured since its start."""
+
+    model: str
+    numbers: Mapping[str, float]
+    histograms: Mapping[str, HistogramCounts]
 
 
 class EngineLink:
@@ -43,19 +63,35 @@ class EngineLink:
 
     async def stats(self, *, timeout_s: float = 2.0) -> Mapping[str, float]:
         """Return the engine's numbers; raises `BackendUnavailable` or `BackendTimeout`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                connection, _ = await self._connect()
-                reply = await connection.ask("stats", reply="stats")
-        except TimeoutError as exc:
-            raise BackendTimeout(f"the engine gave no numbers within {timeout_s:g} s") from exc
+        reply = await self._ask_stats(timeout_s)
         return {name: float(value) for name, value in reply.items() if isinstance(value, (int, float))}
+
+    async def measures(self, *, timeout_s: float = 2.0) -> Measures:
+        """Return the engine's numbers and histograms; raises `BackendUnavailable` or `BackendTimeout`."""
+        reply = await self._ask_stats(timeout_s)
+        assert self._info is not None
+        return Measures(
+            model=self._info.name,
+            numbers={name: float(value) for name, value in reply.items() if isinstance(value, (int, float))},
+            histograms={
+                str(name): HistogramCounts(tuple(bounds), tuple(counts), float(total))
+                for name, (bounds, counts, total) in reply.get("histograms", {}).items()  # older engines have none
+            },
+        )
 
     async def aclose(self) -> None:
         """Close the connection; calls in flight end with `BackendUnavailable`, and so do later ones."""
         self._is_closed = True
         if self._connection is not None:
             self._connection.close()
+
+    async def _ask_stats(self, timeout_s: float) -> Mapping[str, Any]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection, _ = await self._connect()
+                return await connection.ask("stats", reply="stats")
+        except TimeoutError as exc:
+            raise BackendTimeout(f"the engine gave no numbers within {timeout_s:g} s") from exc
 
     async def _connect(self) -> tuple[EngineConnection, EngineInfo]:
         if self._connection is None or not self._connection.is_open:

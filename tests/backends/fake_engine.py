@@ -38,6 +38,7 @@ class FakeEngine:
     def __init__(self, path: Path, *, on_submit: Callable[[Message], Sequence[Message]] = lambda message: ()) -> None:
         self.path = path
         self.info = dict(INFO)
+        self.stats: Message = {"running": 3, "kv_usage": 0.5}
         self.on_submit = on_submit
         self.received: asyncio.Queue[Message] = asyncio.Queue()
         self.submitted: list[Message] = []
@@ -102,7 +103,7 @@ class FakeEngine:
             case "hello":
                 writer.write(encode_frame(self.info))
             case "stats":
-                writer.write(encode_frame({"op": "stats", "running": 3, "kv_usage": 0.5}))
+                writer.write(encode_frame({"op": "stats", **self.stats}))
             case "submit":
                 self.submitted.append(message)
                 for frame in self.on_submit(message):

@@ -11,6 +11,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from backends.local.link import HistogramCounts, Measures
 from gateway.metrics import Metrics
 from orchestration.core import Delta, Finish, Start, Usage
 from orchestration.core.errors import Overloaded
@@ -118,11 +119,20 @@ async def test_metrics_tell_broken_streams_and_leavers_from_good_calls() -> None
     assert "499" in _statuses(left)
 
 
-async def test_metrics_carry_the_engines_numbers_under_both_names() -> None:
-    async def engine() -> dict[str, float]:
-        return {"running": 3, "waiting": 1, "kv_usage": 0.25, "preemptions": 7, "pages_used": 40}
+MEASURES = Measures(
+    model="tiny-1",
+    numbers={"running": 3, "waiting": 1, "kv_usage": 0.25, "preemptions": 7, "pages_used": 40, "finished_stop": 5},
+    histograms={"time_to_first_token_seconds": HistogramCounts((0.5, 1.0), (1, 2, 4), 7.5)},
+)
 
-    async with served(parts_of(stats={"engine": engine})) as port:
+
+async def measured() -> Measures:
+    """Give what an engine measured."""
+    return MEASURES
+
+
+async def test_metrics_carry_the_engines_numbers_under_both_names() -> None:
+    async with served(parts_of(engine=measured)) as port:
         numbers = {name: value for name, _, value in await _numbers(port)}
 
     assert numbers["vllm:num_requests_running"] == 3
@@ -131,6 +141,40 @@ async def test_metrics_carry_the_engines_numbers_under_both_names() -> None:
     assert numbers["vllm:num_preemptions_total"] == 7
     assert numbers["lamina_engine_pages_used"] == 40
     assert numbers["lamina_part_up"] == 1
+
+
+async def test_metrics_have_the_engine_s_histograms_with_vllm_s_labels() -> None:
+    async with served(parts_of(engine=measured)) as port:
+        numbers = await _numbers(port)
+
+    labels = {"model_name": "tiny-1", "engine": "0"}
+    for bound, count in (("0.5", 1.0), ("1.0", 2.0), ("+Inf", 4.0)):
+        assert ("vllm:time_to_first_token_seconds_bucket", {**labels, "le": bound}, count) in numbers
+    assert ("vllm:time_to_first_token_seconds_count", labels, 4.0) in numbers
+    assert ("vllm:time_to_first_token_seconds_sum", labels, 7.5) in numbers
+    assert ("vllm:request_success_total", {**labels, "finished_reason": "stop"}, 5.0) in numbers
+
+
+async def test_one_engine_counts_once_however_many_workers_there_are() -> None:
+    async with served(parts_of(engine=measured)) as one, served(parts_of(engine=measured)) as other:
+        told = [
+            {(name, str(labels)): value for name, labels, value in await _numbers(port) if name.startswith("vllm:")}
+            for port in (one, other)
+        ]
+
+    assert told[0] == told[1]
+    assert told[0]["vllm:num_preemptions_total", str({"engine": "0", "model_name": "tiny-1"})] == 7
+
+
+async def test_metrics_survive_an_engine_that_is_down() -> None:
+    async def silent() -> Measures:
+        raise OSError("no socket")
+
+    async with served(parts_of(engine=silent)) as port:
+        numbers = await _numbers(port)
+
+    assert ("lamina_part_up", {"part": "engine"}, 0.0) in numbers
+    assert not any(name.startswith("vllm:") for name, _, _ in numbers)
 
 
 async def test_metrics_survive_a_part_that_is_down() -> None:

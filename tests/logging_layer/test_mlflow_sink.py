@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from logging_layer.spans import spans_of, trace_id_of
 from logging_layer.spool import Spool
 from orchestration.core import Attempt, Call, Event, Start
 from orchestration.core.errors import BackendTimeout, Blocked
-from tests.logging_layer.samples import Mlflow, hit, make_record, make_records
+from orchestration.core.notes import ENGINE
+from tests.logging_layer.samples import Mlflow, answering, hit, make_record, make_records
 
 
 def shipped(record: CallRecord) -> Shipped:
@@ -210,6 +212,33 @@ async def test_spans_lie_inside_their_parents() -> None:
         if span.parent_id:
             assert spans[span.parent_id].start_ns <= span.start_ns
             assert span.end_ns <= spans[span.parent_id].end_ns
+
+
+@pytest.mark.parametrize("content", ["full", "redacted", "none"])
+async def test_each_sequence_of_the_engine_has_a_span_with_what_happened_to_it(content: str) -> None:
+    told = {"submitted_ms": 0.01, "queued": 0.0, "admitted": 0.001, "first_token": 0.003, "preempted": [0.002]}
+
+    async def by_engine(call: Call, /) -> AsyncGenerator[Event, None]:
+        call.notes.extra[ENGINE] = [{**told, "finished": 0.004}, told]
+        async with aclosing(answering(call)) as events:
+            async for event in events:
+                yield event
+
+    record = decode((await make_record(core=by_engine, content=content)).to_json())
+    spans = spans_of(record)
+
+    parents = {span.span_id: span for span in spans}
+    ended, aborted = (span for span in spans if span.name == "engine")
+    for span in (ended, aborted):
+        parent = parents[span.parent_id]
+        assert parent.name == "chat small"
+        assert parent.start_ns <= span.start_ns <= span.end_ns <= parent.end_ns
+        assert span.attributes["lamina.engine.admitted_ms"] == 0.001
+        assert span.attributes["lamina.engine.preemptions"] == 1
+    names = ["queued", "admitted", "preempted", "first_token", "finished"]
+    assert [moment.name for moment in ended.moments] == names
+    assert [moment.name for moment in aborted.moments] == names[:-1]
+    assert [moment.at_ns - ended.start_ns for moment in ended.moments] == [0, 1000, 2000, 3000, 4000]
 
 
 async def test_usage_is_on_one_span_alone() -> None:

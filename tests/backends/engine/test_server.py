@@ -11,6 +11,7 @@ import pytest
 
 from backends.engine.core import EngineCore
 from backends.engine.loop import EngineLoop
+from backends.engine.numbers import BOUNDS
 from backends.engine.sched.decision import Decision
 from backends.engine.server import EngineServer
 from backends.engine.types import Sampled
@@ -100,9 +101,15 @@ async def test_a_submission_is_answered_step_by_step(address: str, kind: str) ->
 
     wanted = _answer(3, 4)
     finishes = [None, None, None, "length"]
+    told = [step.pop("events", None) for step in steps]
     assert steps == [
         {"op": "step", "rows": [[7, [token], None, finish, 0]]} for token, finish in zip(wanted, finishes, strict=True)
     ]
+    [[first_id, first]], *between, [[last_id, last]] = told
+    assert between == [None] * len(between)
+    assert first_id == last_id == 7
+    assert first == {"queued": 0.0, "first_token": first["first_token"]}
+    assert last == {**first, "finished": last["finished"]}
 
 
 async def test_one_frame_per_step_holds_only_the_connections_own_rows(address: str) -> None:
@@ -277,6 +284,10 @@ async def test_stats_name_every_number(address: str) -> None:
             await client.answer(request_id)
         stats = await client.stats_until(lambda stats: stats["finished"] == 2)
 
+    histograms = stats.pop("histograms")
+    assert histograms.keys() == BOUNDS.keys()
+    for bounds, counts, _ in histograms.values():
+        assert len(counts) == len(bounds) + 1
     assert stats == {
         "op": "stats", "running": 0, "waiting": 0, "waiting_tokens": 0,
         "num_pages": 32, "pages_used": 0, "pages_cached": 3, "kv_usage": 0.0,
@@ -284,6 +295,7 @@ async def test_stats_name_every_number(address: str) -> None:
         "generated_tokens": 8,
         "preemptions": 0, "swapped_out_pages": 0, "swapped_in_pages": 0, "overtakes": 0, "aborted": 0,
         "finished": 2, "refused": 0, "steps": 8,
+        "finished_stop": 0, "finished_length": 2, "finished_error": 0, "finished_abort": 0,
     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from orchestration.core.errors import (
     LaminaError,
     Overloaded,
 )
+from orchestration.core.notes import ENGINE
 from tests.backends.calls import ask, chat_call, completion_call
 from tests.backends.fake_engine import FakeEngine, Message, step
 
@@ -400,3 +401,27 @@ async def test_a_missing_tokenizer_is_said_by_the_health(link: EngineLink, engin
     broken = LocalBackend(LocalModel(link, path=engine.path.parent / "none.gguf"))
 
     assert "tokenizer" in (await broken.check_health() or "")
+
+
+async def test_the_engine_s_times_are_noted_however_the_call_ends(engine: FakeEngine, backend: LocalBackend) -> None:
+    told = {"queued": 0.0, "admitted": 1.5, "first_token": 2.5}
+    engine.on_submit = lambda message: [{**step(message["id"], [400]), "events": [[message["id"], told]]}]
+    call = chat_call("Hello")
+
+    async with aclosing(backend(call)) as events:
+        await anext(events)
+
+    [noted] = call.notes.extra[ENGINE]
+    assert {name: noted[name] for name in told} == told
+    assert noted["submitted_ms"] >= 0
+
+
+async def test_an_engine_that_tells_no_times_leaves_no_note(
+    engine: FakeEngine, backend: LocalBackend, text: LocalText
+) -> None:
+    engine.on_submit = saying(text, "Paris.")
+    call = chat_call("Hello")
+
+    await ask(backend, call)
+
+    assert ENGINE not in call.notes.extra

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backends.local.frames import FrameError, FrameReader, encode_frame
 from backends.local.generation import Generation, Submission
-from backends.local.link import EngineLink
+from backends.local.link import EngineLink, HistogramCounts
 from orchestration.core.errors import BackendError, BackendTimeout, BackendUnavailable
 from tests.backends.fake_engine import FakeEngine, step
 
@@ -39,6 +39,30 @@ async def test_many_calls_share_one_connection(engine: FakeEngine, link: EngineL
 
 async def test_stats_are_numbers(link: EngineLink) -> None:
     assert await link.stats() == {"running": 3.0, "kv_usage": 0.5}
+
+
+async def test_measures_have_the_histograms_of_an_engine_that_has_some(engine: FakeEngine, link: EngineLink) -> None:
+    assert (await link.measures()).histograms == {}
+
+    engine.stats["histograms"] = {"step_seconds": [[0.5, 1], [1, 2, 4], 7.5]}
+    measures = await link.measures()
+
+    assert measures.model == "real-model"
+    assert measures.numbers == {"running": 3.0, "kv_usage": 0.5}
+    assert measures.histograms == {"step_seconds": HistogramCounts((0.5, 1), (1, 2, 4), 7.5)}
+
+
+async def test_times_that_the_engine_tells_are_kept_by_sequence(engine: FakeEngine, link: EngineLink) -> None:
+    engine.on_submit = lambda message: [
+        {**step(message["id"], [5]), "events": [[message["id"], {"queued": 0.0}], [999, {"queued": 0.0}]]},
+        {**step(message["id"], [6], finish="stop"), "events": [[message["id"], {"queued": 0.0, "finished": 9.0}]]},
+    ]
+    generation = await link.submit([Submission([1], max_tokens=4), Submission([2], max_tokens=4)])
+    finished = 0
+    while finished < 2:
+        finished += sum(each.finish is not None for each in await generation.take())
+
+    assert generation.events == [{"queued": 0.0, "finished": 9.0}] * 2
 
 
 async def test_steps_that_were_not_read_are_grouped(engine: FakeEngine, link: EngineLink) -> None:
