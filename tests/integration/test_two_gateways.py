@@ -1,0 +1,97 @@
+"""Two whole gateways on one Valkey and one Postgres: limits, cool-downs and answers are the same at both."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg2
+import pytest
+
+from tests.integration.conftest import Served, until
+
+RPM = 10
+# An address that no machine has (RFC 5737): one on loopback would be each node's own.
+CONFIG = """
+limits: {{default: {{rpm: {rpm}, parallel: 50}}}}
+cache: {{semantic: {{enabled: false}}}}
+routing: {{health_interval_s: null}}
+models:
+  - {{id: m, backends: [{{type: echo}}]}}
+  - id: shaky
+    retries: 0
+    backends:
+      - {{type: openai_compatible, base_url: 'http://192.0.2.1:9/v1', timeout_s: {{connect: 1}}}}
+      - {{type: echo}}
+redis: {{url: '{redis}'}}
+database: {{url: '{database}'}}
+"""
+
+
+@pytest.fixture
+def pair(tmp_path: Path, valkey_url: str, postgres_server: str) -> Iterator[tuple[Served, Served]]:
+    connection = psycopg2.connect(postgres_server)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute("DROP DATABASE IF EXISTS pair")
+        cursor.execute("CREATE DATABASE pair")
+    connection.close()
+    database = postgres_server.replace("postgresql://", "postgresql+psycopg2://", 1).replace("@/postgres", "@/pair", 1)
+    config = CONFIG.format(rpm=RPM, redis=valkey_url, database=database)
+    started: list[Served] = []
+    try:
+        for name in ("one", "other"):
+            folder = tmp_path / name
+            folder.mkdir()
+            (folder / "lamina.yaml").write_text(config)
+            if started:  # callers are the same at both only with the same key
+                (folder / ".lamina").mkdir(mode=0o700)
+                shutil.copy(tmp_path / "one" / ".lamina" / "tenant.key", folder / ".lamina" / "tenant.key")
+            started.append(Served(folder))
+            started[-1].wait_ready()
+        yield started[0], started[1]
+    finally:
+        for served in started:
+            if served.process.poll() is None:
+                served.terminate()
+            else:
+                served.wait()
+
+
+def ask(served: Served, content: str, *, key: str, model: str = "m") -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": content}], "temperature": 0}
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+
+
+@pytest.mark.long
+def test_two_gateways_on_one_store_and_one_database_are_one(pair: tuple[Served, Served]) -> None:
+    one, other = pair
+
+    # Limits: exactly as many calls as one caller may make, whichever gateway they come to.
+    with ThreadPoolExecutor(16) as threads:
+        asked = [threads.submit(ask, pair[turn % 2], f"call {turn}", key="limited") for turn in range(4 * RPM)]
+        statuses = [each.result().status_code for each in asked]
+    assert (statuses.count(200), statuses.count(429)) == (RPM, 3 * RPM)
+
+    # Answers: what was bought at one serves at the other, and to that caller alone.
+    bought, hit = ask(one, "What is it?", key="a"), ask(other, "What is it?", key="a")
+    stranger = ask(other, "What is it?", key="b")
+    assert [reply.headers["x-lamina-cache"] for reply in (bought, hit, stranger)] == ["miss", "exact", "miss"]
+    assert hit.json()["choices"] == bought.json()["choices"]
+
+    # Cool-downs: what one sees of a dead upstream the other knows, without having asked it.
+    for turn in range(3):
+        assert ask(one, f"shaky {turn}", key="c", model="shaky").headers["x-lamina-backend"] == "echo"
+    seen: dict[str, Any] = until(lambda: _cooled(other))
+    assert seen["failures"] == 0
+
+
+def _cooled(served: Served) -> dict[str, Any] | None:
+    models = httpx.get(f"{served.url}/admin/backends", timeout=30).json()["models"]
+    backend: dict[str, Any] = next(model for model in models if model["model"] == "shaky")["backends"][0]
+    return backend if backend["cooled_until"] is not None else None
