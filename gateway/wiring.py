@@ -28,6 +28,7 @@ from gateway.layers import LayerSpec, build_stranger, read_layers
 from gateway.limits.key_book import KeyBook
 from gateway.limits.plan import build_limits
 from gateway.live import LiveCalls
+from gateway.live_nodes import LiveNodes
 from gateway.parts import Access, AppParts, HealthCheck, ModelCard, StatsSource
 from gateway.refusals import StartRefused
 from gateway.route_hash import RouteHashes
@@ -82,6 +83,7 @@ class Wired:
     learning: CacheLearning
     owns_spool: bool = True
     _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    nodes: LiveNodes | None = None
 
     async def start(self) -> None:
         """Begin to keep call records and to know the keys; raises `OSError` where the records' folder cannot be."""
@@ -90,6 +92,8 @@ class Wired:
         await self.book.start()
         self.watch.start()
         await self.learning.start()
+        if self.nodes is not None:
+            self.nodes.start()
 
     def describe_backends(self) -> list[dict[str, Any]]:
         """Say how each model is routed and how its backends stand."""
@@ -137,6 +141,7 @@ class _Wiring:
             database_url=database_url(settings, place.state),
         )
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._nodes = self._live_nodes()
 
     def build(self) -> Wired:
         settings = self._settings
@@ -176,7 +181,7 @@ class _Wiring:
         self._closers += [self._listing.aclose, self._company.aclose]
         owns = self._place.spool is None
         book, learning = self._limits.book, self._learning
-        return Wired(parts, self._spool, book, watch, learning, owns, self._closers)
+        return Wired(parts, self._spool, book, watch, learning, owns, self._closers, self._nodes)
 
     def _layers(self, routes: Mapping[str, Route]) -> list[Layer]:
         """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""
@@ -295,6 +300,19 @@ class _Wiring:
             allowed_hosts=tuple(hosts),
         )
 
+    def _live_nodes(self) -> LiveNodes | None:
+        """Show calls to other nodes, where a Redis of one's own may have some."""
+        if self._settings.redis.url is None:
+            return None
+        nodes = LiveNodes(
+            self._settings.redis.url.reveal(),
+            live=self._place.live,
+            node=node_name(self._place.state.path),
+            worker=self._place.worker,
+        )
+        self._closers.append(nodes.aclose)
+        return nodes
+
     def _admin(self) -> AdminParts:
         facts = in_use(self._settings, node=node_name(self._place.state.path), worker=self._place.worker)
         return AdminParts(
@@ -303,6 +321,7 @@ class _Wiring:
             listing=self._listing,
             facts=lambda: {**facts, **processes(self._place.state.read_status())},
             holder_of=self._holder,
+            nodes=None if self._nodes is None else self._nodes.others,
         )
 
     def _holder(self, tenant: str) -> Holder | None:
