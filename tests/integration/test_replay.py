@@ -44,7 +44,41 @@ def test_replay_agrees_on_a_thousand_mixed_calls(serve: Callable[..., Served]) -
         replies = list(pool.map(lambda body: client.post("/v1/chat/completions", json=body), bodies))
     until(lambda: len(served.records()) == NUM_CALLS)
 
-    done = subprocess.run(
+    done = replay(served)
+
+    assert {reply.status_code for reply in replies} == {200}
+    assert {"exact", "semantic", "miss"} <= {reply.headers["x-lamina-cache"] for reply in replies}
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{NUM_CALLS:,} calls replayed" in done.stdout
+    rows = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
+    assert rows.keys() >= {"cache", "guard", "odds", "routing", "complexity", "input_checks"}
+
+
+def test_an_applied_bar_decides_the_next_call_and_the_log_says_so(serve: Callable[..., Served]) -> None:
+    served = serve(config=CONFIG.replace("calibrated", "static, threshold: 0.999")).wait_ready()
+    bar = {"threshold": 0.9, "by": "ann", "reason": "a test"}
+    with httpx.Client(base_url=served.url, timeout=60) as client:
+
+        def ask(text: str) -> httpx.Response:
+            body = {"model": "spread", "temperature": 0, "messages": [{"role": "user", "content": text}]}
+            return client.post("/v1/chat/completions", json=body)
+
+        ask("What is the capital of France?")
+        before = until(lambda: (reply := ask("What's the capital of France?")).headers.get("x-lamina-cache") and reply)
+        version = client.put("/admin/cache/policy", json=bar).raise_for_status().json()["version"]
+        paraphrases = iter(f"What's the capital of France?{' ' * number}" for number in range(1, 200))
+        after = until(lambda: (reply := ask(next(paraphrases))).headers.get("x-lamina-threshold") == "0.9000" and reply)
+        record = client.get(f"/admin/calls/{after.headers['x-lamina-call']}").json()
+
+    assert before.headers["x-lamina-cache"] == "miss"
+    assert (record["cache"]["policy_applied"], record["cache"]["threshold"]) == (version, 0.9)
+    until(lambda: any(call == record["id"] for call, _ in served.records()))
+    assert replay(served).returncode == 0
+
+
+def replay(served: Served) -> subprocess.CompletedProcess[str]:
+    """Run `lamina replay --all` where a gateway serves."""
+    return subprocess.run(
         [sys.executable, "-c", "from gateway.cli import main; main()", "replay", "--all"],
         cwd=served.folder,
         env={**os.environ, "PYTHONPATH": os.getcwd(), "COLUMNS": "200"},
@@ -53,10 +87,3 @@ def test_replay_agrees_on_a_thousand_mixed_calls(serve: Callable[..., Served]) -
         timeout=120,
         check=False,
     )
-
-    assert {reply.status_code for reply in replies} == {200}
-    assert {"exact", "semantic", "miss"} <= {reply.headers["x-lamina-cache"] for reply in replies}
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{NUM_CALLS:,} calls replayed" in done.stdout
-    rows = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
-    assert rows.keys() >= {"cache", "guard", "odds", "routing", "complexity", "input_checks"}
