@@ -62,10 +62,10 @@ class KvCache:
 
     def grow(self, holding: Holding, num_tokens: int) -> bool:
         """Make room for `num_tokens` tokens in all; returns False, changing nothing, where pages are short."""
-        assert holding.node is not None
         missing = -(-num_tokens // self._page_size) - len(holding.pages)
         if missing <= 0:
             return True
+        assert holding.node is not None
         if missing > self.num_available:
             return False
         self.pool.evict(self.tree.evict(missing - self.pool.num_free))

@@ -67,18 +67,19 @@ class Request:
 
     def fly(self, row: Row, *, step: int) -> None:
         """Note that a row is decided and not computed yet; what it draws is pending."""
-        self.num_computed, self.last_step = row.end, step
+        self.num_computed, self.last_step = row.start + len(row.tokens), step
         self.num_flights += 1
         if row.draw is not None:
             self.tokens.append(PENDING)
 
     def end_of(self, token: int, *, eos_ids: frozenset[int]) -> FinishReason | None:
         """Return the reason if this token, in place of the first pending one, is the last."""
-        is_eos = token in eos_ids and not self.params.ignore_eos
-        if is_eos or token in self.params.stop_ids:
+        params = self.submission.params
+        is_eos = token in eos_ids and not params.ignore_eos
+        if is_eos or token in params.stop_ids:
             return FinishReason.STOP
         num_generated = self._first_pending + 1 - len(self.submission.prompt)
-        return FinishReason.LENGTH if num_generated == self.params.max_tokens else None
+        return FinishReason.LENGTH if num_generated == params.max_tokens else None
 
     def settle(self, token: int, *, is_last: bool) -> None:
         """Put the drawn token in place of the first pending one; after the last one nothing is pending any more."""

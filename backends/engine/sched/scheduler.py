@@ -129,32 +129,35 @@ class Scheduler:
         """Return what runs next; empty only where nothing is alive, or all of it waits for the step in flight."""
         step = Step(self._config)
         chosen, others = self._take_turns()
-        prompts = [request for request in chosen if request.num_pending > 1]
+        prompts = []
         for request in chosen:
-            if request.num_pending == 1:
-                self._continue(request, 1, step)
+            if request.num_pending > 1:
+                prompts.append(request)
+            else:
+                self._continue(request, 1, step, is_prompt=False)
         step.limit_prompts()
         is_alone = len(prompts) + self.num_waiting == 1
         for request in prompts:
-            self._continue(request, step.chunk(request.num_pending, is_alone=is_alone), step)
+            self._continue(request, step.chunk(request.num_pending, is_alone=is_alone), step, is_prompt=True)
         if not step.preempted:
             self._admit(step)
         for request in others:
             if not step.is_full:
-                self._continue(request, step.chunk(request.num_pending, is_alone=False), step)
+                is_prompt = request.num_pending > 1
+                count = step.chunk(request.num_pending, is_alone=False)
+                self._continue(request, count, step, is_prompt=is_prompt)
         return self._decide(step)
 
     def apply(self, decision: Decision, sampled: Sequence[Sampled]) -> list[Output]:
         """Note what a computed decision gave; returns what each request got, the last output of each with its end."""
         outputs = self.fail([result.key for result in sampled if result.token is None])
+        drawn = {result.key: result for result in sampled}
         for row in decision.rows:
             request = self._find(row.key)
             if request is not None:
                 self._land(request, row)
-        for result in sampled:
-            request = self._find(result.key)
-            if request is not None:
-                outputs.append(self._take(request, result))
+                if row.draw is not None:
+                    outputs.append(self._take(request, drawn[row.key]))
         return outputs
 
     def has_any(self, decision: Decision) -> bool:
@@ -251,9 +254,8 @@ class Scheduler:
         self.counters.prefix_copied_tokens += sum(copy.num_slots for copy in decision.copies)
         return decision
 
-    def _continue(self, request: Request, count: int, step: Step) -> None:
+    def _continue(self, request: Request, count: int, step: Step, *, is_prompt: bool) -> None:
         """Give a running request its next row, taking pages from others where they are short."""
-        is_prompt = request.num_pending > 1
         while count > 0 and request.holding is not None:
             if self.kv.grow(request.holding, request.num_computed + count):
                 step.add(self._row(request, count), is_prompt=is_prompt)
@@ -359,9 +361,9 @@ class Scheduler:
     def _row(self, request: Request, count: int) -> Row:
         assert request.holding is not None
         start, end = request.num_computed, request.num_computed + count
-        draw = Draw(request.params, request.seed, end) if end == len(request.tokens) else None
-        pages = request.holding.pages[: self._config.pages_for(end)]
-        return Row(request.key, start, tuple(request.tokens[start:end]), tuple(pages), draw)
+        draw = Draw(request.submission.params, request.seed, end) if end == len(request.tokens) else None
+        pages = tuple(request.holding.pages)  # `grow` made them as many as these tokens need
+        return Row(request.key, start, tuple(request.tokens[start:end]), pages, draw)
 
     def _land(self, request: Request, row: Row) -> None:
         """Note what was computed; pages of a prompt are shared from now on, those of an answer when it ends."""
@@ -369,9 +371,9 @@ class Scheduler:
         if request.holding is None:  # it gave way after this was decided
             self._num_changes += 1
             return
-        request.num_confirmed = row.end
-        if row.end <= len(request.submission.prompt):
-            self.kv.publish(request.holding, request.tokens, row.end)
+        end = request.num_confirmed = row.start + len(row.tokens)
+        if end <= len(request.submission.prompt):
+            self.kv.publish(request.holding, request.tokens, end)
 
     def _end_of(self, request: Request, token: int) -> FinishReason | None:
         return request.end_of(token, eos_ids=self._config.eos_ids)

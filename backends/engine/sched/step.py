@@ -55,11 +55,12 @@ class Step:
 
     def add(self, row: Row, *, is_prompt: bool) -> None:
         """Put a row in."""
+        count = len(row.tokens)
         self.rows[row.key] = row
-        self.budget -= row.count
+        self.budget -= count
         if is_prompt:
-            self._prompt_counts[row.key] = row.count
-            self._num_prompt_tokens += row.count
+            self._prompt_counts[row.key] = count
+            self._num_prompt_tokens += count
 
     def remove(self, key: int) -> bool:
         """Note that a request gives way, and take its row out if it has one; tells whether it started in this step."""

@@ -73,11 +73,13 @@ def test_v18115_v21809_v21793_two_long_prompts_in_chunks_do_not_chase_each_other
 @given(
     asked=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(1, 20)), min_size=4, max_size=24),
     admission=st.sampled_from(["future_peak", "greedy"]),
+    num_swap_pages=st.sampled_from([0, 4, 64]),
+    overlap=st.booleans(),
 )
-def test_v45388_every_step_moves_the_progress_key_under_cache_pressure(
-    asked: list[tuple[int, int, int]], admission: str
+def test_v45388_every_step_moves_the_progress_key_under_cache_pressure_with_and_without_a_swap_space(
+    asked: list[tuple[int, int, int]], admission: str, num_swap_pages: int, overlap: bool
 ) -> None:
-    bench = Bench(config(num_pages=12, admission=admission))
+    bench = Bench(config(num_pages=12, admission=admission, num_swap_pages=num_swap_pages), overlap=overlap)
     for text, length, max_tokens in asked:
         bench.submit(submission([(text + n) % 40 for n in range(length)], max_tokens=max_tokens))
 
@@ -147,6 +149,25 @@ def test_sglang_jax982_s12224_nothing_is_freed_twice_when_requests_end_in_any_wa
 
     bench.scheduler.check()
     assert bench.num_used == 0
+
+
+@pytest.mark.parametrize("num_swap_pages", [0, 16])
+def test_sglang_jax982_s12224_a_step_planned_beyond_the_end_frees_nothing_twice(num_swap_pages: int) -> None:
+    bench = Bench(config(num_swap_pages=num_swap_pages), overlap=True)
+    stop = answer(range(9), 3)[2]
+    keys = [bench.submit(submission(range(9), max_tokens=9, stop_ids=[stop])) for _ in range(3)]
+    keys += [bench.submit(submission(range(20, 29), max_tokens=9)) for _ in range(2)]
+    for number in range(3):
+        bench.step()
+        bench.scheduler.preempt(keys[number])
+    bench.scheduler.abort(keys[3])
+    bench.finish()
+
+    for key in keys[:3]:
+        assert bench.tokens(key) == answer(range(9), 9, stop_ids=[stop])
+    assert bench.tokens(keys[4]) == answer(range(20, 29), 9)
+    assert bench.num_used == 0
+    assert bench.scheduler._swap.num_used == 0
 
 
 def test_s35270_pages_shared_by_many_count_once_as_evictable() -> None:
