@@ -114,7 +114,7 @@ def test_one_that_gives_way_in_the_step_that_it_starts_in_copies_nothing_and_com
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32), num_pages=st.integers(10, 40), page_size=st.sampled_from([3, 8]))
 def test_a_storm_of_forks_under_pressure_changes_no_answer(
     overlap: bool, seed: int, num_pages: int, page_size: int

@@ -161,7 +161,7 @@ def test_a_step_that_raises_ends_its_own_requests_and_what_was_planned_for_them(
 
 
 @pytest.mark.parametrize("num_swap_pages", [0, 8])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_answers_are_those_of_one_step_after_another(num_swap_pages: int, seed: int) -> None:
     draw = random.Random(seed)
