@@ -15,13 +15,14 @@ from pathlib import Path
 
 import torch
 
+from backends.engine.attn.kv_store import KV_DTYPES
 from backends.engine.config import EngineConfig, size_pool
 from backends.engine.core import EngineCore
 from backends.engine.csrc.build import KernelsUnavailable, load_kernels
 from backends.engine.csrc.check import check_kernels
 from backends.engine.journal import Journal
 from backends.engine.loop import EngineLoop
-from backends.engine.memory import pool_bytes
+from backends.engine.memory import page_bytes, pool_bytes
 from backends.engine.model.loader import DTYPES, LoadedModel, choose_device, load
 from backends.engine.model.quant import QUANTIZATIONS
 from backends.engine.model.weights import ModelUnreadable
@@ -59,6 +60,7 @@ def main() -> int:
         page_size=config.page_size,
         num_swap_pages=config.num_swap_pages,
         kernels=kernels,
+        kv_dtype=_kv_dtype(args, model),
     )
     journal = Journal()
     del model  # the kernels have packed its matrices anew; the plain ones would stay in memory beside them
@@ -72,7 +74,7 @@ def _prepare_kernels(args: argparse.Namespace, model: LoadedModel) -> bool:
         return False
     try:
         load_kernels(args.compiled.expanduser(), progress=_progress)
-        check_kernels(model.shape, model.dtype, args.quantization)
+        check_kernels(model.shape, model.dtype, args.quantization, _kv_dtype(args, model))
     except KernelsUnavailable as exc:
         logger.warning("engine: no CPU kernels, plain torch is used and is several times slower: %s", exc)
         return False
@@ -110,7 +112,7 @@ def _progress(what: str, done: int, total: int) -> None:
 
 def _configure(args: argparse.Namespace, model: LoadedModel) -> EngineConfig:
     shape = model.shape
-    page_bytes = args.page_size * shape.kv_bytes_per_token(model.dtype.itemsize)
+    bytes_per_page = page_bytes(shape, page_size=args.page_size, kv_dtype=_kv_dtype(args, model))
     memory_bytes = pool_bytes(model.device) if args.kv_memory_mb is None else args.kv_memory_mb << 20
     step_tokens = _STEP_TOKENS_CPU if model.device.type == "cpu" else _STEP_TOKENS_GPU
     return EngineConfig(
@@ -119,7 +121,7 @@ def _configure(args: argparse.Namespace, model: LoadedModel) -> EngineConfig:
         eos_ids=shape.eos_ids,
         num_pages=size_pool(
             memory_bytes=memory_bytes,
-            page_bytes=page_bytes,
+            page_bytes=bytes_per_page,
             page_size=args.page_size,
             max_len=shape.max_len,
             max_num_seqs=args.max_num_seqs,
@@ -137,8 +139,12 @@ def _configure(args: argparse.Namespace, model: LoadedModel) -> EngineConfig:
         priority_age_s=args.priority_age_s,
         max_overtakes=args.max_overtakes,
         prefix_cache=not args.no_prefix_cache,
-        num_swap_pages=(args.swap_memory_mb << 20) // page_bytes,
+        num_swap_pages=(args.swap_memory_mb << 20) // bytes_per_page,
     )
+
+
+def _kv_dtype(args: argparse.Namespace, model: LoadedModel) -> torch.dtype:
+    return KV_DTYPES.get(args.kv_dtype, model.dtype)
 
 
 def _describe(args: argparse.Namespace, model: LoadedModel, config: EngineConfig) -> dict[str, object]:
@@ -150,6 +156,7 @@ def _describe(args: argparse.Namespace, model: LoadedModel, config: EngineConfig
         "eos_ids": sorted(config.eos_ids),
         "dtype": args.dtype,
         "quantization": args.quantization,
+        "kv_dtype": args.dtype if args.kv_dtype == "auto" else args.kv_dtype,
         "device": str(model.device),
         "page_size": config.page_size,
         "num_pages": config.num_pages,
@@ -198,6 +205,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument("--dtype", default="bfloat16", choices=sorted(DTYPES))
     parser.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="of weights (default: none)")
+    parser.add_argument("--kv-dtype", default="auto", choices=("auto", *sorted(KV_DTYPES)), help="auto: as --dtype")
     parser.add_argument("--page-size", default=16, type=_positive, help="tokens per KV page (default: 16)")
     parser.add_argument("--kv-memory-mb", default=None, type=_auto_or_positive, help="KV pool in MiB, or auto")
     parser.add_argument("--max-num-seqs", default=64, type=_positive, help="requests that hold KV (default: 64)")

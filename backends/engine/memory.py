@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from backends.engine.model.shape import ModelShape
+
 _CPU_SHARE = 0.125
 _CPU_LIMIT_BYTES = 2 << 30
 _GPU_SHARE = 0.8
@@ -17,6 +19,12 @@ def pool_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * _GPU_SHARE)
     return min(int(_available_bytes() * _CPU_SHARE), _CPU_LIMIT_BYTES)
+
+
+def page_bytes(shape: ModelShape, *, page_size: int, kv_dtype: torch.dtype) -> int:
+    """Return what a page takes over all layers; int8 has a float32 scale per token and head beside the numbers."""
+    scales = 2 * shape.num_layers * shape.num_kv_heads * torch.float32.itemsize if kv_dtype is torch.int8 else 0
+    return page_size * (shape.kv_bytes_per_token(kv_dtype.itemsize) + scales)
 
 
 def _available_bytes() -> int:

@@ -248,7 +248,7 @@ class EngineSettings(Section):
     device: str = "auto"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     quantization: Literal["none", "int8", "int4"] = "none"
-    kv_dtype: str = "auto"
+    kv_dtype: Literal["auto", "bfloat16", "int8", "float32"] = "auto"
     page_size: PositiveInt = 16
     kv_memory_mb: AutoCount = None
     max_num_seqs: PositiveInt = 64

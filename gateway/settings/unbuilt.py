@@ -20,9 +20,7 @@ def check_built(settings: Settings) -> None:
 
 
 def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
-    semantic, engine = settings.cache.semantic, settings.engine
     return [
-        ("cache.semantic.shadow_share", semantic.shadow_share, 0.01),
-        ("engine.kv_dtype", engine.kv_dtype, "auto"),
+        ("cache.semantic.shadow_share", settings.cache.semantic.shadow_share, 0.01),
         ("log.retention_days", settings.log.retention_days, 30),
     ]

@@ -57,6 +57,7 @@ def engine_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--device": engine.device,
         "--dtype": engine.dtype,
         "--quantization": engine.quantization,
+        "--kv-dtype": engine.kv_dtype,
         "--page-size": str(engine.page_size),
         "--kv-memory-mb": str(engine.kv_memory_mb or "auto"),
         "--max-num-seqs": str(engine.max_num_seqs),

@@ -17,7 +17,7 @@ from gateway.supervisor.state import StateFolder
 CHOSEN = """
 engine: {policy: fair_share, admission: reserve, max_waiting: 7, max_waiting_tokens: 900, prefill_share: 0.5,
          chunk_share: 0.25, priority_age_s: 2.5, max_overtakes: 0, max_num_seqs: 9, page_size: 4,
-         max_batch_size: 5, swap_memory_mb: 3, overlap: true, quantization: int4}
+         max_batch_size: 5, swap_memory_mb: 3, overlap: true, quantization: int4, kv_dtype: int8}
 """
 
 
@@ -29,7 +29,7 @@ def test_the_engine_is_told_every_setting_of_its_scheduler(text: str, tmp_path: 
     command = engine_spec(settings, place, model=Path("m")).command
     arguments = vars(read_arguments(command[command.index("backends.engine") + 1 :]))
 
-    elsewhere = {"model", "kv_dtype", "prefix_cache", "threads", "connect"}
+    elsewhere = {"model", "prefix_cache", "threads", "connect"}
     for field in EngineSettings.model_fields.keys() - elsewhere:
         assert arguments[field] == getattr(settings.engine, field), field
 
@@ -37,6 +37,7 @@ def test_the_engine_is_told_every_setting_of_its_scheduler(text: str, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("kv_dtype: int4", ["engine.kv_dtype", "'auto', 'bfloat16', 'int8' or 'float32'", "'int4'"]),
         ("policy: random", ["engine.policy", "'fcfs', 'longest_prefix' or 'fair_share'", "'random'"]),
         ("max_waiting: 0", ["engine.max_waiting", "0"]),
         ("max_waiting_tokens: 0", ["engine.max_waiting_tokens", "0"]),

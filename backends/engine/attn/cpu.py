@@ -8,8 +8,8 @@ import torch
 from backends.engine.attn.kv_store import KvStore
 from backends.engine.runner.batch import Batch
 
-_TILE_QUERIES = 16
-"""Queries of one kv head that look at the same pages at once; as in ops.cpp."""
+_TILE_QUERIES = 64
+"""Queries of one kv head that look at the same pages at once; as in look.h."""
 
 
 class CpuPlan:
@@ -25,19 +25,22 @@ class CpuPlan:
         self.table = torch.from_numpy(_table(batch))
         self.tiles = torch.from_numpy(_tiles(batch, size=max(1, _TILE_QUERIES * store.num_kv_heads // num_heads)))
 
-    def stored(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and values of a layer."""
-        return self._store.keys[layer], self._store.values[layer]
+    def stored(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the keys and values of a layer, and the scales of each."""
+        return self._store.layer(layer)
+
+    def window(self, layer: int) -> int:
+        """Return how many positions a layer looks back over; 0 is all."""
+        return self._store.windows[layer] or 0
 
     def write_kv(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values (N, kv_heads, dim) of a layer where the batch says."""
-        pages, slots = np.divmod(self.slots.numpy(), self._store.page_size)
-        for store, new in zip(self.stored(layer), (keys, values), strict=True):
-            store[pages, :, slots] = new
+        self._store.write(layer, self._store.rows(self.slots.numpy()), keys, values)
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         """Return the attention of queries (N, heads, dim), as (N, heads * dim)."""
-        found: torch.Tensor = torch.ops.lamina.attend(queries.contiguous(), *self.stored(layer), self.table, self.tiles)
+        where = (*self.stored(layer), self.table, self.tiles, self.window(layer))
+        found: torch.Tensor = torch.ops.lamina.attend(queries.contiguous(), *where)
         return found.view(len(queries), -1)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
@@ -19,7 +20,7 @@ class _Group:
 
     tokens: torch.Tensor  # (R * C,) where their tokens are in the step
     runs: torch.Tensor  # (R * kv_heads * G,) which runs of one head's page to gather
-    mask: torch.Tensor  # (R, 1, C, G * page_size) True where a token may look
+    masks: dict[int | None, torch.Tensor]  # by window: (R, 1, C, G * page_size) True where a token may look
     num_rows: int
 
 
@@ -28,17 +29,12 @@ class ReferencePlan:
 
     def __init__(self, store: KvStore, batch: Batch) -> None:
         self._store = store
-        num_heads, size = store.num_kv_heads, store.page_size
-        pages, offsets = np.divmod(batch.slots, size)
-        slots = (pages[:, None] * num_heads + np.arange(num_heads)) * size + offsets[:, None]
-        self._slots = torch.from_numpy(slots.reshape(-1)).to(store.device)
+        self._rows = store.rows(batch.slots)
         self._groups = [self._group(batch, rows) for rows in _alike(batch)]
 
     def write_kv(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values (N, kv_heads, dim) of a layer where the batch says."""
-        dim = keys.shape[-1]
-        for store, new in ((self._store.keys[layer], keys), (self._store.values[layer], values)):
-            store.view(-1, dim).index_copy_(0, self._slots, new.reshape(-1, dim))
+        self._store.write(layer, self._rows, keys, values)
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         """Return the attention of queries (N, heads, dim), as (N, heads * dim)."""
@@ -52,21 +48,27 @@ class ReferencePlan:
     def _attend(self, layer: int, queries: torch.Tensor, group: _Group) -> torch.Tensor:
         num_tokens, num_heads, dim = queries.shape
         num_rows, num_kv_heads = group.num_rows, self._store.num_kv_heads
-        keys = self._gather(self._store.keys[layer], group)
-        values = self._gather(self._store.values[layer], group)
+        stored_keys, stored_values, key_scales, value_scales = self._store.layer(layer)
+        keys = self._gather(stored_keys, key_scales, group, queries.dtype)
+        values = self._gather(stored_values, value_scales, group, queries.dtype)
+        mask = group.masks[self._store.windows[layer]]
         if num_tokens == num_rows:
             # One token per row: the query heads of a kv head take the place of the tokens, so nothing is repeated.
             grouped = queries.view(num_rows, num_kv_heads, num_heads // num_kv_heads, dim)
-            return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=group.mask).reshape(num_rows, -1)
+            return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask).reshape(num_rows, -1)
         per_row = queries.view(num_rows, -1, num_heads, dim).transpose(1, 2)
-        attended = F.scaled_dot_product_attention(per_row, keys, values, attn_mask=group.mask, enable_gqa=True)
+        attended = F.scaled_dot_product_attention(per_row, keys, values, attn_mask=mask, enable_gqa=True)
         return attended.transpose(1, 2).reshape(num_tokens, -1)
 
-    def _gather(self, store: torch.Tensor, group: _Group) -> torch.Tensor:
+    def _gather(self, store: torch.Tensor, scales: torch.Tensor, group: _Group, dtype: torch.dtype) -> torch.Tensor:
         """Return the keys or values (R, kv_heads, S, dim) that a group looks at."""
         _, num_kv_heads, page_size, dim = store.shape
         runs = store.view(-1, page_size * dim).index_select(0, group.runs)
-        return runs.view(group.num_rows, num_kv_heads, -1, dim)
+        numbers = runs.view(group.num_rows, num_kv_heads, -1, dim)
+        if store.dtype is not torch.int8:
+            return numbers.to(dtype)
+        by = scales.view(-1, page_size).index_select(0, group.runs).view(group.num_rows, num_kv_heads, -1, 1)
+        return (numbers * by).to(dtype)
 
     def _group(self, batch: Batch, rows: list[int]) -> _Group:
         num_kv_heads, size, device = self._store.num_kv_heads, self._store.page_size, self._store.device
@@ -77,13 +79,21 @@ class ReferencePlan:
             table[index, : len(batch.pages[row])] = batch.pages[row]
         runs = table[:, None, :] * num_kv_heads + np.arange(num_kv_heads)[None, :, None]
         tokens = np.array([batch.begins[row] for row in rows])[:, None] + np.arange(count)
-        mask = np.arange(num_pages * size)[None, None, :] <= batch.positions[tokens][:, :, None]
+        distances = batch.positions[tokens][:, :, None] - np.arange(num_pages * size)
         return _Group(
             tokens=torch.from_numpy(tokens.reshape(-1)).to(device),
             runs=torch.from_numpy(runs.reshape(-1)).to(device),
-            mask=torch.from_numpy(mask[:, None]).to(device),
+            masks={window: _mask(distances, window).to(device) for window in set(self._store.windows)},
             num_rows=len(rows),
         )
+
+
+def _mask(distances: npt.NDArray[np.int64], window: int | None) -> torch.Tensor:
+    """Tell for each token (R, C) and slot whether it may look there, (R, 1, C, S): itself and what is near before."""
+    is_seen = distances >= 0
+    if window is not None:
+        is_seen &= distances < window
+    return torch.from_numpy(is_seen[:, None])
 
 
 def _alike(batch: Batch) -> Iterable[list[int]]:

@@ -19,8 +19,9 @@ from backends.engine.model.shape import ModelShape
 from backends.engine.model.weights import LayerWeights, ModelWeights
 from backends.engine.runner.batch import Batch
 
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
-"""How far a kernel may be off, as a share of its largest value: the rounding of a few steps."""
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.int8: 2e-2}
+"""How far a kernel may be off, as a share of its largest value: the rounding of a few steps; keys and values of int8
+between two integers may go either way."""
 
 _SHAPE = ModelShape(
     vocab_size=100,
@@ -35,18 +36,22 @@ _SHAPE = ModelShape(
     rope_theta=10000.0,
     rope_scaling=None,
     eos_ids=frozenset(),
+    windows=(None, 24),
 )
 _ROWS = ((0, 1), (70, 1), (3, 40), (0, 17))  # start and count: decodes and prefills, across pages
 
 
 @torch.inference_mode()
-def check_kernels(shape: ModelShape, dtype: torch.dtype, quantization: str = "none") -> None:
+def check_kernels(
+    shape: ModelShape, dtype: torch.dtype, quantization: str = "none", kv_dtype: torch.dtype | None = None
+) -> None:
     """Raise `KernelsUnavailable` where they do not take a model of this shape, or differ from torch."""
+    kv_dtype = kv_dtype or dtype
     if not is_packable(shape):
         raise KernelsUnavailable(f"they cannot compute a model of this shape: {shape}")
     random = torch.Generator().manual_seed(3)
-    for case in _cases(random, dtype):
-        _compare(case, TOLERANCE[dtype])
+    for case in _cases(random, dtype, kv_dtype):
+        _compare(case, max(TOLERANCE[dtype], TOLERANCE[kv_dtype]))
     if quantization != "none":
         _check_quantised(random, dtype, quantization)
 
@@ -57,7 +62,7 @@ def _check_quantised(random: torch.Generator, dtype: torch.dtype, quantization: 
     for case in close_cases(random):
         _compare(case, TOLERANCE[torch.float32])
     weights = quantised(_weights(random, dtype), quantization)
-    for case in _model(random, weights, _batch(16), 16):
+    for case in _model(random, weights, _batch(16), *_stores(random, dtype, 16)):
         _compare(case, TOLERANCE[torch.bfloat16])  # a float32 rounded otherwise is now and then another code
 
 
@@ -68,13 +73,13 @@ def _compare(case: Case, tolerance: float) -> None:
         raise KernelsUnavailable(f"'{name}' differs from torch by {error:.2g} of its largest value")
 
 
-def _cases(random: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+def _cases(random: torch.Generator, dtype: torch.dtype, kv_dtype: torch.dtype) -> Iterator[Case]:
     for num_rows in (1, 3, 17, 40):  # each takes another way through the products
         yield from _products(random, dtype, num_rows)
     for page_size in (1, 16):
         batch = _batch(page_size)
-        yield from _attention(random, dtype, batch, page_size)
-        yield from _model(random, _weights(random, dtype), batch, page_size)
+        yield from _attention(random, dtype, batch, *_stores(random, kv_dtype, page_size))
+        yield from _model(random, _weights(random, dtype), batch, *_stores(random, kv_dtype, page_size))
 
 
 def _products(random: torch.Generator, dtype: torch.dtype, num_rows: int) -> Iterator[Case]:
@@ -89,8 +94,9 @@ def _products(random: torch.Generator, dtype: torch.dtype, num_rows: int) -> Ite
     yield "gated", ops.gated(x, pack_gate_up(weight), 35), wanted
 
 
-def _attention(random: torch.Generator, dtype: torch.dtype, batch: Batch, page_size: int) -> Iterator[Case]:
-    store, plain = _stores(random, dtype, page_size)
+def _attention(
+    random: torch.Generator, dtype: torch.dtype, batch: Batch, store: KvStore, plain: KvStore
+) -> Iterator[Case]:
     plan, reference = CpuPlan(store, batch, num_heads=6), ReferencePlan(plain, batch)
     positions = torch.from_numpy(batch.positions)
     heads = torch.randn(len(positions), 10, 64, generator=random)
@@ -98,15 +104,17 @@ def _attention(random: torch.Generator, dtype: torch.dtype, batch: Batch, page_s
     cosines, sines = angles.cos(), angles.sin()
     both = (torch.cat([each, each], dim=-1)[positions][:, None] for each in (cosines, sines))
     rotated = rotate(heads[:, :8], *both).to(dtype)
-    queries = torch.ops.lamina.rotate(heads, cosines, sines, positions, plan.slots, *plan.stored(0))
+    queries = torch.ops.lamina.rotate(heads, rotated, cosines, sines, positions, plan.slots, *plan.stored(0))
     yield "rotate", queries, rotated[:, :6]
     reference.write_kv(0, rotated[:, 6:], heads[:, 8:].to(dtype))
-    yield "rotate", torch.stack(plan.stored(0)), torch.stack([plain.keys[0], plain.values[0]])
-    yield "attend", plan.attend(0, rotated[:, :6]), reference.attend(0, rotated[:, :6])
+    yield from (("rotate", *both) for both in zip(plan.stored(0), plain.layer(0), strict=True) if both[0].numel())
+    for layer in range(_SHAPE.num_layers):  # each with a window of its own
+        yield "attend", plan.attend(layer, rotated[:, :6]), reference.attend(layer, rotated[:, :6])
 
 
-def _model(random: torch.Generator, weights: ModelWeights, batch: Batch, page_size: int) -> Iterator[Case]:
-    store, plain = _stores(random, weights.dtype, page_size)
+def _model(
+    random: torch.Generator, weights: ModelWeights, batch: Batch, store: KvStore, plain: KvStore
+) -> Iterator[Case]:
     tokens, positions, drawn = map(torch.from_numpy, (batch.tokens, batch.positions, batch.drawn))
     packed, llama = PackedLlama(_SHAPE, weights), Llama(_SHAPE, weights)
     given = packed.forward(tokens, positions, CpuPlan(store, batch, num_heads=6))
@@ -115,17 +123,18 @@ def _model(random: torch.Generator, weights: ModelWeights, batch: Batch, page_si
     yield "logits", packed.logits(wanted, drawn), llama.logits(wanted, drawn)
 
 
-def _stores(random: torch.Generator, dtype: torch.dtype, page_size: int) -> tuple[KvStore, KvStore]:
+def _stores(random: torch.Generator, kv_dtype: torch.dtype, page_size: int) -> tuple[KvStore, KvStore]:
     """Return two equal stores with something in every slot."""
-    stores = [
-        KvStore.allocate(
-            _SHAPE, num_pages=192 // page_size, page_size=page_size, dtype=dtype, device=torch.device("cpu")
-        )
-        for _ in range(2)
-    ]
-    for first, second in zip(stores[0].keys + stores[0].values, stores[1].keys + stores[1].values, strict=True):
-        second.copy_(first.copy_(torch.randn(first.shape, generator=random)))
-    return stores[0], stores[1]
+    num_pages, cpu = 192 // page_size, torch.device("cpu")
+    first, second = (
+        KvStore.allocate(_SHAPE, num_pages=num_pages, page_size=page_size, dtype=kv_dtype, device=cpu) for _ in range(2)
+    )
+    rows = first.rows(np.arange(192))
+    for layer in range(_SHAPE.num_layers):
+        keys, values = torch.randn(2, 192, _SHAPE.num_kv_heads, _SHAPE.head_dim, generator=random).to(torch.bfloat16)
+        first.write(layer, rows, keys, values)
+        second.write(layer, rows, keys, values)
+    return first, second
 
 
 def _batch(page_size: int) -> Batch:

@@ -45,11 +45,6 @@ struct Place {  // where a step's tokens stand
   const int64_t *positions, *slots;
 };
 
-struct Plan {  // who looks where
-  const int32_t *table, *tiles;
-  int64_t width, num_tiles;
-};
-
 template <class T, class W>
 struct Space {  // for what stands between two products; rows are padded to kTall
   typename Between<T, W>::Rows rows, inner_rows;
@@ -59,15 +54,15 @@ struct Space {  // for what stands between two products; rows are padded to kTal
 };
 
 // Changes residual (tokens, width), and the store.
-template <class T, class W>
-void layer(float* residual, const Matrices<W>& by, const Sizes& size, const Place& at, const Plan& plan, const Store<T>& kv,
+template <class T, class W, class K>
+void layer(float* residual, const Matrices<W>& by, const Sizes& size, const Place& at, const Plan& plan, const Store<K>& kv,
            const Space<T, W>& space) {
   using Inner = typename Between<T, W>::Inner;
   const int64_t tokens = size.tokens;
   normalise(residual, nullptr, tokens, size.width, by.attention_norm, size.epsilon, space.rows);
   products(space.rows, tokens, by.qkv, Put{space.heads, size.heads_width});
   rotate_and_store(space.heads, tokens, size.num_heads, at.cosines, at.sines, at.positions, at.slots, kv, space.queries);
-  attend(space.queries, size.num_heads, kv, plan.table, plan.width, plan.tiles, plan.num_tiles, space.found);
+  attend(space.queries, size.num_heads, kv, plan, space.found);
   products(as_rows(space.found, tokens, size.looking, space.rows), tokens, by.output, Add{residual, size.width});
   normalise(residual, nullptr, tokens, size.width, by.mlp_norm, size.epsilon, space.rows);
   products(space.rows, tokens, by.gate_up, Gate<Inner>{space.gated, size.inner});

@@ -26,10 +26,28 @@ T* data(const Tensor& tensor) {
   return tensor.data_ptr<T>();
 }
 
-template <class T>
-Store<T> store_of(const Tensor& keys, const Tensor& values) {
-  return {data<T>(keys), data<T>(values), keys.size(1), keys.size(2), keys.size(3)};
-}
+// One layer's store: keys and values, and what int8 is multiplied by (empty for other types).
+struct Kept {
+  const Tensor &keys, &values, &key_scales, &value_scales;
+
+  template <class Run>
+  void by_type(Run run) const {
+    switch (keys.scalar_type()) {
+      case at::kFloat: return run(as<float>());
+      case at::kBFloat16: return run(as<BFloat16>());
+      case at::kChar: return run(as<int8_t>());
+      default: TORCH_CHECK(false, "keys of float32, bfloat16 or int8, not ", keys.scalar_type());
+    }
+  }
+
+ private:
+  template <class K>
+  Store<K> as() const {
+    const bool has_scales = std::is_same_v<K, int8_t>;
+    float *by_key = has_scales ? data<float>(key_scales) : nullptr, *by_value = has_scales ? data<float>(value_scales) : nullptr;
+    return {data<K>(keys), data<K>(values), by_key, by_value, keys.size(1), keys.size(2), keys.size(3)};
+  }
+};
 
 template <class T>
 void read(const Tensor& packed, Plain<T>& to) {
@@ -128,49 +146,52 @@ Place place_of(const Tensor& cosines, const Tensor& sines, const Tensor& positio
   return {data<float>(cosines), data<float>(sines), data<int64_t>(positions), data<int64_t>(slots)};
 }
 
-Plan plan_of(const Tensor& table, const Tensor& tiles) {
-  return {data<int32_t>(table), data<int32_t>(tiles), table.size(1), tiles.size(0)};
+Plan plan_of(const Tensor& table, const Tensor& tiles, int64_t window) {
+  return {data<int32_t>(table), data<int32_t>(tiles), table.size(1), tiles.size(0), window};
 }
 
-// heads (tokens, heads + 2 kv_heads, dim) float32: returns the queries, stores keys and values.
-Tensor rotate_op(const Tensor& heads, const Tensor& cosines, const Tensor& sines, const Tensor& positions, const Tensor& slots,
-                 const Tensor& keys, const Tensor& values) {
+// heads (tokens, heads + 2 kv_heads, dim) float32: returns the queries in the type of `like`, stores keys and values.
+Tensor rotate_op(const Tensor& heads, const Tensor& like, const Tensor& cosines, const Tensor& sines, const Tensor& positions,
+                 const Tensor& slots, const Tensor& keys, const Tensor& values, const Tensor& key_scales, const Tensor& value_scales) {
   const int64_t tokens = heads.size(0), num_heads = heads.size(1) - 2 * keys.size(1);
-  Tensor result = at::empty({tokens, num_heads, heads.size(2)}, keys.options());
+  Tensor result = at::empty({tokens, num_heads, heads.size(2)}, like.options());
   const Place at = place_of(cosines, sines, positions, slots);
-  by_type(keys, [&]<class T>(T*) {
+  by_type(like, [&]<class T>(T*) {
     const float* from = data<float>(heads);
-    const Store<T> kv = store_of<T>(keys, values);
     T* queries = data<T>(result);
-    rotate_and_store(from, tokens, num_heads, at.cosines, at.sines, at.positions, at.slots, kv, queries);
+    Kept{keys, values, key_scales, value_scales}.by_type([&](const auto& kv) {
+      rotate_and_store(from, tokens, num_heads, at.cosines, at.sines, at.positions, at.slots, kv, queries);
+    });
   });
   return result;
 }
 
-// queries (tokens, heads, dim): returns what they find, of the same size.
-Tensor attend_op(const Tensor& queries, const Tensor& keys, const Tensor& values, const Tensor& table, const Tensor& tiles) {
-  const int64_t num_heads = queries.size(1);
+// queries (tokens, heads, dim): returns what they find, of the same size; each sees at most `window` positions, 0 for all.
+Tensor attend_op(const Tensor& queries, const Tensor& keys, const Tensor& values, const Tensor& key_scales, const Tensor& value_scales,
+                 const Tensor& table, const Tensor& tiles, int64_t window) {
   Tensor result = at::empty_like(queries);
-  const Plan plan = plan_of(table, tiles);
-  by_type(keys, [&]<class T>(T*) {
+  const Plan plan = plan_of(table, tiles, window);
+  by_type(queries, [&]<class T>(T*) {
     const T* from = data<T>(queries);
-    const Store<T> kv = store_of<T>(keys, values);
     T* out = data<T>(result);
-    attend(from, num_heads, kv, plan.table, plan.width, plan.tiles, plan.num_tiles, out);
+    Kept{keys, values, key_scales, value_scales}.by_type([&](const auto& kv) { attend(from, queries.size(1), kv, plan, out); });
   });
   return result;
 }
 
-// One decoder layer: changes hidden (tokens, width) float32, and the store. `inner` is the width of the mlp.
-void layer_op(const Tensor& hidden, const Tensor& attention_norm, const Tensor& qkv, const Tensor& output, const Tensor& mlp_norm,
-              const Tensor& gate_up, const Tensor& down, const Tensor& cosines, const Tensor& sines, const Tensor& positions,
-              const Tensor& slots, const Tensor& keys, const Tensor& values, const Tensor& table, const Tensor& tiles,
-              int64_t num_heads, int64_t inner, double epsilon) {
+// One decoder layer: changes hidden (tokens, width) float32, and the store. `like` has the type of what is not quantised;
+// `inner` is the width of the mlp.
+void layer_op(const Tensor& hidden, const Tensor& like, const Tensor& attention_norm, const Tensor& qkv, const Tensor& output,
+              const Tensor& mlp_norm, const Tensor& gate_up, const Tensor& down, const Tensor& cosines, const Tensor& sines,
+              const Tensor& positions, const Tensor& slots, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
+              const Tensor& value_scales, const Tensor& table, const Tensor& tiles, int64_t window, int64_t num_heads, int64_t inner,
+              double epsilon) {
   const int64_t tokens = hidden.size(0), width = hidden.size(1), dim = keys.size(3), looking = num_heads * dim;
   const Sizes size{tokens, width, looking, looking + 2 * keys.size(1) * dim, num_heads, inner, (float)epsilon};
   const Place at = place_of(cosines, sines, positions, slots);
-  const Plan plan = plan_of(table, tiles);
-  by_type(keys, [&]<class T>(T*) {
+  const Plan plan = plan_of(table, tiles, window);
+  const Kept kept{keys, values, key_scales, value_scales};
+  by_type(like, [&]<class T>(T*) {
     by_matrix<T>(qkv, [&]<class W>(const W& qkv_matrix) {
       using In = typename Between<T, W>::Rows;
       using Inner = typename Between<T, W>::Inner;
@@ -181,7 +202,7 @@ void layer_op(const Tensor& hidden, const Tensor& attention_norm, const Tensor& 
       const Matrices<W> matrices{data<float>(attention_norm), data<float>(mlp_norm), qkv_matrix, matrix_of<W>(output),
                                  matrix_of<W>(gate_up), matrix_of<W>(down)};
       const Space<T, W> space{rows.rows, inner_rows.rows, gated.rows, heads.rows, queries.rows, found.rows};
-      layer(data<float>(hidden), matrices, size, at, plan, store_of<T>(keys, values), space);
+      kept.by_type([&](const auto& kv) { layer(data<float>(hidden), matrices, size, at, plan, kv, space); });
     });
   });
 }
@@ -248,13 +269,15 @@ TORCH_LIBRARY(lamina, library) {
   library.def("product(Tensor x, Tensor packed, int width) -> Tensor");
   library.def("gated(Tensor x, Tensor packed, int width) -> Tensor");
   library.def(
-      "rotate(Tensor heads, Tensor cosines, Tensor sines, Tensor positions, Tensor slots, Tensor(a!) keys, Tensor(b!) values)"
-      " -> Tensor");
-  library.def("attend(Tensor queries, Tensor keys, Tensor values, Tensor table, Tensor tiles) -> Tensor");
+      "rotate(Tensor heads, Tensor like, Tensor cosines, Tensor sines, Tensor positions, Tensor slots, Tensor(a!) keys,"
+      " Tensor(b!) values, Tensor(c!) key_scales, Tensor(d!) value_scales) -> Tensor");
   library.def(
-      "layer(Tensor(a!) hidden, Tensor attention_norm, Tensor qkv, Tensor output, Tensor mlp_norm, Tensor gate_up, Tensor down,"
-      " Tensor cosines, Tensor sines, Tensor positions, Tensor slots, Tensor(b!) keys, Tensor(c!) values, Tensor table,"
-      " Tensor tiles, int num_heads, int inner, float epsilon) -> ()");
+      "attend(Tensor queries, Tensor keys, Tensor values, Tensor key_scales, Tensor value_scales, Tensor table, Tensor tiles,"
+      " int window) -> Tensor");
+  library.def(
+      "layer(Tensor(a!) hidden, Tensor like, Tensor attention_norm, Tensor qkv, Tensor output, Tensor mlp_norm, Tensor gate_up, Tensor down,"
+      " Tensor cosines, Tensor sines, Tensor positions, Tensor slots, Tensor(b!) keys, Tensor(c!) values, Tensor(d!) key_scales,"
+      " Tensor(e!) value_scales, Tensor table, Tensor tiles, int window, int num_heads, int inner, float epsilon) -> ()");
   library.def("draw(Tensor logits, Tensor numbers) -> Tensor");
   library.def("logits(Tensor hidden, Tensor index, Tensor norm, float epsilon, Tensor head, int vocabulary) -> Tensor");
 }

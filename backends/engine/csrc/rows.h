@@ -1,6 +1,7 @@
 // What happens to a row between the products: normalising, rotating, and storing keys and values.
 #pragma once
 #include "quantise.h"
+#include "store.h"
 
 namespace lamina {
 
@@ -38,13 +39,6 @@ inline void normalise(const float* hidden, const int64_t* index, int64_t rows, i
   });
 }
 
-template <class T>
-struct Store {  // one layer's keys and values, each (pages, kv_heads, slots, dim)
-  T *keys, *values;
-  int64_t kv_heads, slots, dim;
-  int64_t offset(int64_t page, int64_t head, int64_t slot) const { return ((page * kv_heads + head) * slots + slot) * dim; }
-};
-
 // Rotate dimension i with i + dim / 2.
 template <class T>
 inline void rotate(const float* from, const float* cosines, const float* sines, int64_t half, T* to) {
@@ -58,21 +52,24 @@ inline void rotate(const float* from, const float* cosines, const float* sines, 
 }
 
 // heads (tokens, heads + 2 kv_heads, dim): rotated queries go out, rotated keys and plain values into the store.
-template <class T>
+template <class T, class K>
 void rotate_and_store(const float* heads, int64_t tokens, int64_t num_heads, const float* cosines, const float* sines,
-                      const int64_t* positions, const int64_t* slots, Store<T> to, T* queries) {
+                      const int64_t* positions, const int64_t* slots, const Store<K>& to, T* queries) {
   const int64_t half = to.dim / 2;
   share_rows(tokens, [&](int64_t token) {
+    thread_local std::vector<float> rotated;
+    rotated.resize(to.dim);
     const float* from = heads + token * (num_heads + 2 * to.kv_heads) * to.dim;
     const float *c = cosines + positions[token] * half, *s = sines + positions[token] * half;
     for (int64_t head = 0; head < num_heads; ++head, from += to.dim)
       rotate(from, c, s, half, queries + (token * num_heads + head) * to.dim);
-    const int64_t page = slots[token] / to.slots, slot = slots[token] % to.slots;
-    for (int64_t head = 0; head < to.kv_heads; ++head, from += to.dim)
-      rotate(from, c, s, half, to.keys + to.offset(page, head, slot));
-    for (int64_t head = 0; head < to.kv_heads; ++head, from += to.dim)
-      for (int64_t i = 0; i < to.dim; i += kLanes)
-        store(to.values + to.offset(page, head, slot) + i, load(from + i, to.dim - i), to.dim - i);
+    const float* values = from + to.kv_heads * to.dim;
+    for (int64_t head = 0; head < to.kv_heads; ++head, from += to.dim, values += to.dim) {
+      const int64_t row = to.row(slots[token] / to.slots, head, slots[token] % to.slots);
+      rotate(from, c, s, half, rotated.data());
+      put(rotated.data(), to.dim, to.keys + row * to.dim, to.key_scales + row);
+      put(values, to.dim, to.values + row * to.dim, to.value_scales + row);
+    }
   });
 }
 

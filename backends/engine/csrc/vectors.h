@@ -16,6 +16,8 @@ typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
+typedef uint16_t Halves32 __attribute__((vector_size(64)));
+typedef int8_t Bytes __attribute__((vector_size(16)));
 
 constexpr int64_t kLanes = 16;
 
@@ -33,6 +35,12 @@ inline Floats load(const BFloat16* from) {
   return (Floats)(__builtin_convertvector(value, Words) << 16);
 }
 
+inline Floats load(const int8_t* from) {
+  Bytes value;
+  std::memcpy(&value, from, sizeof value);
+  return __builtin_convertvector(value, Floats);
+}
+
 inline void store(float* to, Floats value) { std::memcpy(to, &value, sizeof value); }
 
 inline void store(BFloat16* to, Floats value) {
@@ -43,6 +51,11 @@ inline void store(BFloat16* to, Floats value) {
   const auto half = __builtin_convertvector(value == value ? even : Words{} + 0x7fc0, Halves);
 #endif
   std::memcpy(to, &half, sizeof half);
+}
+
+inline void store(int8_t* to, Floats value) {
+  const Bytes bytes = __builtin_convertvector(__builtin_convertvector(value, Ints), Bytes);
+  std::memcpy(to, &bytes, sizeof bytes);
 }
 
 // The last vector of a run that is no multiple of 16: zeros stand for what is not there.
@@ -95,17 +108,43 @@ inline Floats exponential(Floats x) {
   return is_zero ? Floats{} : poly * (Floats)scale;
 }
 
-// Sums of 16 vectors as the lanes of one: four rounds that each halve the vectors.
+// Which lanes of two vectors stay beside one another when blocks of 8, 4, 2 or 1 change places.
+constexpr Ints kBlocks8 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
+constexpr Ints kBlocks4 = {0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27};
+constexpr Ints kBlocks2 = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
+constexpr Ints kBlocks1 = {0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30};
 
+// Sums of 16 vectors as the lanes of one: four rounds that each halve the vectors.
 inline Floats sums_of(Floats (&v)[16]) {
-  constexpr Ints l8 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
-  constexpr Ints l4 = {0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27};
-  constexpr Ints l2 = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
-  constexpr Ints l1 = {0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30};
-  for (int i = 0; i < 8; ++i) v[i] = __builtin_shuffle(v[i], v[i + 8], l8) + __builtin_shuffle(v[i], v[i + 8], l8 + 8);
-  for (int i = 0; i < 4; ++i) v[i] = __builtin_shuffle(v[i], v[i + 4], l4) + __builtin_shuffle(v[i], v[i + 4], l4 + 4);
-  for (int i = 0; i < 2; ++i) v[i] = __builtin_shuffle(v[i], v[i + 2], l2) + __builtin_shuffle(v[i], v[i + 2], l2 + 2);
-  return __builtin_shuffle(v[0], v[1], l1) + __builtin_shuffle(v[0], v[1], l1 + 1);
+  const auto fold = [](Floats a, Floats b, Ints lanes, int size) {
+    return __builtin_shuffle(a, b, lanes) + __builtin_shuffle(a, b, lanes + size);
+  };
+  for (int i = 0; i < 8; ++i) v[i] = fold(v[i], v[i + 8], kBlocks8, 8);
+  for (int i = 0; i < 4; ++i) v[i] = fold(v[i], v[i + 4], kBlocks4, 4);
+  for (int i = 0; i < 2; ++i) v[i] = fold(v[i], v[i + 2], kBlocks2, 2);
+  return fold(v[0], v[1], kBlocks1, 1);
 }
+
+// Let row i of 16 become lane i of each: blocks of 8, 4, 2 and 1 change places across the diagonal.
+inline void transpose(Words (&v)[16]) {
+  const auto swap = [&](int step, Ints lanes) {
+    for (int i = 0; i < 16; ++i)
+      if (!(i & step)) {
+        const Words a = v[i], b = v[i + step];
+        v[i] = __builtin_shuffle(a, b, (Words)lanes), v[i + step] = __builtin_shuffle(a, b, (Words)(lanes + step));
+      }
+  };
+  swap(8, kBlocks8), swap(4, kBlocks4), swap(2, kBlocks2), swap(1, kBlocks1);
+}
+
+#ifdef __AVX512BF16__
+// Each lane's two numbers as a pair of bfloat16, the first one low.
+inline Words pairs_of(Floats low, Floats high) {
+  const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+  constexpr Halves32 side_by_side = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return (Words)_mm512_permutexvar_epi16((__m512i)side_by_side, halves);
+}
+#endif
 
 }  // namespace lamina

@@ -24,6 +24,8 @@ _PARTS = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
+_KINDS = ("llama", "mistral", "ministral")
+"""Models that compute what a Llama does; the others only look back less far."""
 _WHOLE = {"embedding": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight"}
 
 
@@ -75,8 +77,8 @@ class FolderModel:
 
     def _check_kind(self) -> None:
         kind = self._config.get("model_type")
-        if kind != "llama":
-            raise ModelUnreadable(f"{self._path} holds a '{kind}' model; this engine runs 'llama'")
+        if kind not in _KINDS:
+            raise ModelUnreadable(f"{self._path} holds a '{kind}' model; this engine runs {', '.join(_KINDS)}")
         for flag in ("attention_bias", "mlp_bias"):
             if self._config.get(flag):
                 raise ModelUnreadable(f"{self._path} sets {flag}, which this engine does not compute")
@@ -101,6 +103,7 @@ class FolderModel:
                 rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
                 rope_scaling=self._read_scaling(rope),
                 eos_ids=self._read_eos(),
+                windows=self._read_windows(config["num_hidden_layers"]),
             )
         except KeyError as exc:
             raise ModelUnreadable(f"{self._path / 'config.json'} has no {exc}") from exc
@@ -117,6 +120,17 @@ class FolderModel:
             high_freq_factor=rope["high_freq_factor"],
             original_max_len=rope["original_max_position_embeddings"],
         )
+
+    def _read_windows(self, num_layers: int) -> tuple[int | None, ...]:
+        """Return each layer's window: by `layer_types` where the config has them, else `sliding_window` for all."""
+        window = self._config.get("sliding_window") if self._config.get("use_sliding_window", True) else None
+        if window is None or (self._config["model_type"] == "llama" and "layer_types" not in self._config):
+            return ()
+        kinds = self._config.get("layer_types") or ["sliding_attention"] * num_layers
+        unknown = set(kinds) - {"sliding_attention", "full_attention"}
+        if unknown or len(kinds) != num_layers or window < 1:
+            raise ModelUnreadable(f"{self._path} has layers of kinds that this engine does not know: {kinds}, {window}")
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
     def _read_eos(self) -> frozenset[int]:
         generation = self._path / "generation_config.json"

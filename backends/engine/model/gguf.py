@@ -102,7 +102,22 @@ class GgufModel:
             rope_theta=self._number("llama.rope.freq_base", 10000.0),
             rope_scaling=None,
             eos_ids=frozenset(stop for stop in stops if stop >= 0),
+            windows=self._read_windows(int(self._number("llama.block_count"))),
         )
+
+    def _read_windows(self, num_layers: int) -> tuple[int | None, ...]:
+        """Return each layer's window; a pattern of n says that every n-th layer looks at all."""
+        window, pattern = (
+            int(self._number("llama.attention.sliding_window", 0)),
+            "llama.attention.sliding_window_pattern",
+        )
+        if not window:
+            return ()
+        if pattern in self._file.lists:
+            raise ModelUnreadable(f"the GGUF file has a list {pattern}; load the model's safetensors folder instead")
+        every = int(self._number(pattern, 0))
+        is_sliding = [not every or (layer + 1) % every != 0 for layer in range(num_layers)]
+        return tuple(window if slides else None for slides in is_sliding)
 
 
 def _unpermute(weight: torch.Tensor, num_heads: int) -> torch.Tensor:

@@ -61,10 +61,11 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """What a GGUF file holds, without its lists."""
+    """What a GGUF file holds; of its lists only the names."""
 
     fields: dict[str, Scalar]
     tensors: dict[str, StoredTensor]
+    lists: frozenset[str]
 
 
 def open_gguf(path: Path) -> GgufFile:
@@ -84,15 +85,19 @@ def _read(content: mmap.mmap) -> GgufFile:
         raise ValueError(f"it begins with {magic!r}, version {version}")
     num_tensors, num_fields = cursor.scalar("Q"), cursor.scalar("Q")
     fields: dict[str, Scalar] = {}
+    lists = set()
     for _ in range(int(num_fields)):
         name = cursor.string()
         value = cursor.value(int(cursor.scalar("I")))
-        if value is not None:
+        if value is None:
+            lists.add(name)
+        else:
             fields[name] = value
     entries = [_read_entry(cursor) for _ in range(int(num_tensors))]
     alignment = int(fields.get("general.alignment", 32))
     begin = -(-cursor.offset // alignment) * alignment
-    return GgufFile(fields, {name: _view(content, begin + at, shape, kind) for name, shape, kind, at in entries})
+    tensors = {name: _view(content, begin + at, shape, kind) for name, shape, kind, at in entries}
+    return GgufFile(fields, tensors, frozenset(lists))
 
 
 def _read_entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:

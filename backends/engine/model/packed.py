@@ -50,6 +50,7 @@ class PackedLlama:
         else:
             self._embedding = self._head if is_tied else pack(weights.embedding)
         self._cosines, self._sines = rotations(shape)
+        self._like = torch.empty(0, dtype=weights.dtype)
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, plan: CpuPlan) -> torch.Tensor:
         """Return the last hidden states (N, hidden), float32, of flat tokens (N,) at their positions (N,)."""
@@ -59,7 +60,8 @@ class PackedLlama:
         sizes = (shape.num_heads, shape.intermediate_size, shape.norm_epsilon)
         layer_kernel = torch.ops.lamina.layer.default
         for index, layer in enumerate(self._layers):
-            layer_kernel(hidden, *layer.tensors(), *where, *plan.stored(index), plan.table, plan.tiles, *sizes)
+            looks = (*plan.stored(index), plan.table, plan.tiles, plan.window(index))
+            layer_kernel(hidden, self._like, *layer.tensors(), *where, *looks, *sizes)
         return hidden
 
     def logits(self, hidden: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:

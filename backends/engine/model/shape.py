@@ -18,7 +18,11 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes and constants; `num_kv_heads` divides `num_heads`, and `max_len` is the context the model was made for."""
+    """Sizes and constants; `num_kv_heads` divides `num_heads`, and `max_len` is the context the model was made for.
+
+    `windows` says per layer how many positions a token looks back over, itself included, `None` for all; an empty
+    tuple is a model whose every layer looks at all.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -32,6 +36,18 @@ class ModelShape:
     rope_theta: float
     rope_scaling: RopeScaling | None
     eos_ids: frozenset[int]
+    windows: tuple[int | None, ...] = ()
+
+    @property
+    def window(self) -> int | None:
+        """Return how many of the last positions any layer still looks at: keys and values before them are unneeded."""
+        sizes = [self.window_of(layer) for layer in range(self.num_layers)]
+        known = [size for size in sizes if size is not None]
+        return max(known) if len(known) == len(sizes) else None
+
+    def window_of(self, layer: int) -> int | None:
+        """Return how many positions a layer looks back over, or `None` for all."""
+        return self.windows[layer] if self.windows else None
 
     @property
     def qkv_sizes(self) -> tuple[int, int, int]:

@@ -35,17 +35,25 @@ class Decoder(Protocol):
 class Runner:
     """One model and its store of keys and values; the pages that a decision names are all the state there is.
 
-    With `kernels` the CPU kernels compute, which must have been loaded and must take the model's shape.
+    With `kernels` the CPU kernels compute, which must have been loaded and must take the model's shape. Keys and
+    values are kept in `kv_dtype`, or in the model's own type.
     """
 
     def __init__(
-        self, model: LoadedModel, *, num_pages: int, page_size: int, num_swap_pages: int = 0, kernels: bool = False
+        self,
+        model: LoadedModel,
+        *,
+        num_pages: int,
+        page_size: int,
+        num_swap_pages: int = 0,
+        kernels: bool = False,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
         self._decoder: Decoder = _KernelDecoder(model) if kernels else _ReferenceDecoder(model)
         self._draw_tokens = draw_tokens_by_kernel if kernels else draw_tokens
         self._page_size = page_size
         self._store = KvStore.allocate(
-            model.shape, num_pages=num_pages, page_size=page_size, dtype=model.dtype, device=model.device
+            model.shape, num_pages=num_pages, page_size=page_size, dtype=kv_dtype or model.dtype, device=model.device
         )
         self._mover = PageMover(self._store, num_swap_pages=num_swap_pages)
 

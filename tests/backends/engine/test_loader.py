@@ -20,11 +20,25 @@ def _load(path: Path, dtype: str = "float32") -> object:
     return load(path, dtype=dtype, device=torch.device("cpu"), progress=lambda what, done, total: None)
 
 
-def _write_gguf(path: Path, *, architecture: str = "llama", drop: str = "", kind: str = "F32") -> dict[str, np.ndarray]:
+def _write_gguf(
+    path: Path,
+    *,
+    architecture: str = "llama",
+    drop: str = "",
+    kind: str = "F32",
+    window: int = 0,
+    pattern: object = None,
+) -> dict[str, np.ndarray]:
     """Write a Llama of one layer with 2 query heads and 1 kv head of 8; returns its tensors as written."""
     hidden, inner, vocab_size = 16, 24, 10
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(1)
+    if window:
+        writer.add_sliding_window(window)
+    if isinstance(pattern, int):
+        writer.add_uint32("llama.attention.sliding_window_pattern", pattern)
+    elif isinstance(pattern, list):
+        writer.add_array("llama.attention.sliding_window_pattern", pattern)
     writer.add_context_length(32)
     writer.add_embedding_length(hidden)
     writer.add_feed_forward_length(inner)
@@ -60,6 +74,22 @@ def test_a_gguf_file_gives_its_shape_and_its_tensors(tmp_path: Path) -> None:
     assert model.shape.eos_ids == {3, 4}
     assert model.is_tied
     assert np.array_equal(model.read("layers.0.v").numpy(), tensors["blk.0.attn_v.weight"])
+
+
+@pytest.mark.parametrize(
+    ("window", "pattern", "windows"), [(0, None, ()), (7, None, (7,)), (7, 1, (None,)), (7, 2, (7,))]
+)
+def test_a_gguf_file_says_its_windows(tmp_path: Path, window: int, pattern: object, windows: tuple[int | None]) -> None:
+    _write_gguf(tmp_path / "m.gguf", window=window, pattern=pattern)
+
+    assert GgufModel(tmp_path / "m.gguf").shape.windows == windows
+
+
+def test_a_list_of_windows_in_a_gguf_file_is_refused(tmp_path: Path) -> None:
+    _write_gguf(tmp_path / "m.gguf", window=7, pattern=[True])
+
+    with pytest.raises(ModelUnreadable, match="has a list"):
+        GgufModel(tmp_path / "m.gguf")
 
 
 def test_rows_of_queries_come_back_from_pairs_to_halves(tmp_path: Path) -> None:
