@@ -17,6 +17,7 @@ from cache.partition import Question, question_of, why_ineligible
 from cache.policies.static import StaticPolicy
 from cache.quarantine import semantic_key
 from cache.replay import replay
+from cache.shadow import Shadow
 from cache.storable import why_not_stored
 from cache.store import Store, StoreDown
 from orchestration.core import CacheStatus, Call, Candidate, Delta, Event, Finish, Handler
@@ -68,7 +69,8 @@ class SemanticCache:
 
     Looking up takes at most `deadline_ms`, and whatever goes wrong there is a miss that `notes` tells of. What a
     miss brings is inserted after the answer, by tasks of ours of which at most 256 wait; one more is not inserted.
-    `route_of` and `policy_of` give the hashes of a model's route and of the checks in force for a call.
+    A `shadow` asks a share of the hits again. `route_of` and `policy_of` give the hashes of a model's route and of
+    the checks in force for a call.
     """
 
     def __init__(  # noqa: PLR0913 (each is a setting of its own or a part that wiring brings)
@@ -80,6 +82,7 @@ class SemanticCache:
         policy_of: Callable[[Call], str],
         threshold: float = 0.95,
         examiner: Examiner | None = None,
+        shadow: Shadow | None = None,
         ttl_s: float = 86_400.0,
         top_k: int = 5,
         deadline_ms: float = 50.0,
@@ -92,6 +95,7 @@ class SemanticCache:
         self._route_of = route_of
         self._policy_of = policy_of
         self._examiner = examiner or Examiner(StaticPolicy(threshold))
+        self._shadow = shadow
         self._ttl_s = ttl_s
         self._top_k = top_k
         self._deadline_s = deadline_ms / 1000.0
@@ -103,6 +107,8 @@ class SemanticCache:
         question = self._question_of(call)
         entry = await self._look_up(call, question) if question is not None else None
         if entry is not None:
+            if self._shadow is not None:
+                self._shadow.consider(call, entry, next)
             async with aclosing(replay(entry, call)) as events:
                 async for event in events:
                     yield event
@@ -122,7 +128,9 @@ class SemanticCache:
                 yield event
 
     async def aclose(self) -> None:
-        """Wait for the inserts under way, and give up those that take over 10 s."""
+        """Give up what is asked again, wait for the inserts under way, and give up those that take over 10 s."""
+        if self._shadow is not None:
+            await self._shadow.aclose()
         if self._inserts:
             _, late = await asyncio.wait(self._inserts, timeout=_CLOSE_S)
             for task in late:

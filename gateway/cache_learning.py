@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import random
+import time
 from collections.abc import Sequence
 
 from fastapi import APIRouter
 
 from cache.examiner import Examiner
+from cache.shadow import Reask, Shadow
 from cache.store import Store
 from gateway.feedback import Feedback, feedback_routes
 from gateway.label_watch import LabelWatch
 from gateway.parts import CallReader
 from gateway.policy_admin import policy_routes
 from gateway.policy_watch import PolicyWatch
-from logging_layer.labels import LabelBook
+from logging_layer.labels import Label, LabelBook, LabelsDown, LabelSource
 from logging_layer.policies import PolicyHistory
+
+logger = logging.getLogger(__name__)
 
 
 class CacheLearning:
@@ -35,6 +41,25 @@ class CacheLearning:
         """Return the admin side: feedback on a call, and the policy in force."""
         feedback = Feedback(calls=calls, labels=self._labels, store=store)
         return (feedback_routes(feedback), policy_routes(self._policies))
+
+    def shadow(self, share: float) -> Shadow | None:
+        """Return what asks a share of the hits again and keeps the outcome as labels; None for a share of 0."""
+        return Shadow(share=share, draw=random.random, tell=self._keep) if share > 0.0 else None
+
+    async def _keep(self, reask: Reask) -> None:
+        label = Label(
+            call=reask.call.id,
+            source=LabelSource.SHADOW,
+            is_correct=reask.is_same,
+            labelled_at=time.time(),
+            entry=reask.entry.id,
+            similarity=reask.similarity,
+            note=None if reask.cost_usd is None else f"asked again for {reask.cost_usd:.6f} USD",
+        )
+        try:
+            await self._labels.add([label])
+        except LabelsDown as exc:
+            logger.warning("cache.label_lost call=%s: %s", label.call, exc)
 
     async def start(self) -> None:
         """Take what is in force now, and follow it."""
