@@ -21,6 +21,5 @@ def check_built(settings: Settings) -> None:
 
 def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
     return [
-        ("cache.semantic.shadow_share", settings.cache.semantic.shadow_share, 0.01),
         ("log.retention_days", settings.log.retention_days, 30),
     ]

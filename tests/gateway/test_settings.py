@@ -118,6 +118,7 @@ def test_variables_that_name_no_section_are_not_ours_to_judge() -> None:
         ("server: {workers: 0}", ["server.workers", "1"]),
         ("engine: {dtype: fp8}", ["engine.dtype", "'bfloat16' or 'float32'", "'fp8'"]),
         ("cache: {semantic: {threshold: 1.5}}", ["cache.semantic.threshold", "1.5"]),
+        ("cache: {semantic: {wrong_to_call_cost: 0}}", ["cache.semantic.wrong_to_call_cost", "0"]),
         ("models: [{id: a, backends: [{typ: echo}]}]", ["models[0].backends[0].typ", "did you mean 'type'"]),
         ("models: [{id: a, backends: [{type: ecko}]}]", ["models[0].backends[0].type", "did you mean 'echo'"]),
         ("models: [{id: a}]", ["models[0].backends", "'a'"]),
@@ -147,7 +148,6 @@ def test_what_is_wrong_is_named_by_its_path_with_what_would_be_right(text: str, 
     ("text", "path"),
     [
         ("cache: {semantic: {policy: verified}}", "cache.semantic.policy"),
-        ("cache: {semantic: {shadow_share: 0.5}}", "cache.semantic.shadow_share"),
         ("log: {retention_days: 3}", "log.retention_days"),
     ],
 )
