@@ -19,9 +19,13 @@ from prometheus_client.registry import Collector
 from prometheus_client.values import ValueClass
 
 from gateway.exchange import Exchange
+from logging_layer.stages import stage_times
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _DURATIONS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_STAGES_S = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1, 10)
+_STAGES_EVERY = 8
+"""Of how many calls one has its stages counted: each stage is an observation, and all of them would be 30 us."""
 _OVERHEADS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 
 
@@ -73,6 +77,14 @@ class Metrics:
             "lamina_tokens", "Tokens of answers, as their backends counted.", ["model", "type"], registry=registry
         )
 
+        stages = Histogram(
+            "lamina_stage_seconds",
+            "What a layer took before it asked the next one, of every eighth call; the router waits for the backend.",
+            ["stage"],
+            buckets=_STAGES_S,
+            registry=registry,
+        )
+
         # `labels` costs more than counting does; its values come from closed lists, so these caches are bounded.
         self._requests = functools.cache(requests.labels)
         self._durations = functools.cache(durations.labels)
@@ -80,6 +92,8 @@ class Metrics:
         self._first_events = functools.cache(first_events.labels)
         self._running = functools.cache(running.labels)
         self._tokens = functools.cache(tokens.labels)
+        self._stages = functools.cache(stages.labels)
+        self._num_calls = 0
 
     def know(self, models: Iterable[str]) -> None:
         """Count these models by name, too, from now on."""
@@ -105,6 +119,10 @@ class Metrics:
             return
         self._overheads(endpoint, cache).observe(exchange.overhead_s())
         self._first_events(endpoint, cache).observe(exchange.first_event_at - exchange.started)
+        self._num_calls += 1
+        if self._num_calls % _STAGES_EVERY == 1:
+            for stage, taken_ms in stage_times(exchange.notes).items():
+                self._stages(stage).observe(taken_ms / 1000.0)
         if exchange.usage is not None:
             self._tokens(model, "prompt").inc(exchange.usage.prompt_tokens)
             self._tokens(model, "completion").inc(exchange.usage.completion_tokens)

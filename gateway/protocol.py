@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 BODY_FOLLOWS = "lamina.body_follows"
@@ -15,11 +16,14 @@ BODY_FOLLOWS = "lamina.body_follows"
 class LeanCycle(RequestResponseCycle):
     """One request and its reply.
 
-    Each write is a system call that wakes the client, so a head waits for its body where that follows at once. The
+    Each write is a system call that wakes the client, so a head waits for its body where that follows at once,
+    and the pieces of a stream that are ready together go out together. The
     headers are checked as a whole: whatever they hold, there are no more lines than headers.
     """
 
     _held = b""
+    _gathered: list[bytes] | None = None
+    _num_gathered = 0
 
     async def send(self, message: Any) -> None:
         """Take an ASGI message; waits for a slow reader."""
@@ -68,20 +72,42 @@ class LeanCycle(RequestResponseCycle):
         return head + b"\r\n"
 
     def _go_on(self, body: bytes, *, is_last: bool) -> None:
-        head, self._held = self._held, b""
         if self.scope["method"] == "HEAD":
             self.expected_content_length, body = 0, b""
-        elif self.chunked_encoding:
-            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            if is_last:
-                body += b"0\r\n\r\n"
-        else:
+        elif not self.chunked_encoding:
             self.expected_content_length -= len(body)
             if self.expected_content_length < 0 or (is_last and self.expected_content_length):
                 raise RuntimeError("the body is not as long as content-length says")
-        self.transport.write(head + body if head else body)
+        elif not is_last:
+            self._gather(body)
+            return
+        self._write(body, is_last=is_last)
         if is_last:
             self._end()
+
+    def _gather(self, piece: bytes) -> None:
+        """Keep a piece of a stream until this turn of the event loop is over: what is ready then is one write."""
+        if self._gathered is None:
+            self._gathered = []
+            asyncio.get_running_loop().call_soon(self._write, b"")
+        self._gathered.append(piece)
+        self._num_gathered += len(piece)
+        if self._num_gathered >= HIGH_WATER_LIMIT:
+            self._write(b"")
+
+    def _write(self, body: bytes, *, is_last: bool = False) -> None:
+        """Write the head where it waits, what was gathered, and the body."""
+        head, self._held = self._held, b""
+        if self._gathered is not None:
+            body = b"".join([*self._gathered, body])
+            self._gathered, self._num_gathered = None, 0
+        if self.chunked_encoding and self.scope["method"] != "HEAD":
+            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            if is_last:
+                body += b"0\r\n\r\n"
+        data = head + body if head else body
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
 
     def _end(self) -> None:
         self.response_complete = True

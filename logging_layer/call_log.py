@@ -14,7 +14,7 @@ from logging_layer.answer import Answer
 from logging_layer.codec import encode
 from logging_layer.content import ContentMode, masked, redact
 from logging_layer.record import CallRecord, Content, Failure, Outcome, Phase
-from logging_layer.stages import SPANS
+from logging_layer.stages import SPANS, stage_times
 from orchestration.core import Call, Delta, Event, Finish, Handler, Notes
 from orchestration.core.errors import Blocked, LaminaError
 from orchestration.core.notes import ENGINE
@@ -154,7 +154,7 @@ class CallLog:
             cache=notes.cache,  # no copy: the spool writes the record at once
             checks=tuple(notes.checks),
             attempts=tuple(notes.attempts),
-            stages_ms={**_times_before_next(spans), **notes.stages_ms},
+            stages_ms=stage_times(notes),
             spans=tuple(spans),
             degraded=tuple(notes.degraded),
             extra=self._extra(notes),
@@ -235,14 +235,6 @@ def _overhead_ms(first_event_ms: float | None, notes: Notes) -> float | None:
     if first_event_ms is None:
         return None
     return round(max(first_event_ms - sum(attempt.duration_ms for attempt in notes.attempts), 0.0), 3)
-
-
-def _times_before_next(spans: list[dict[str, Any]]) -> dict[str, float]:
-    """Time each layer took before it asked the next one; the last one's is up to its first event."""
-    ends = [span["start_ms"] for span in spans[1:]] + [span.get("first_ms") for span in spans[-1:]]
-    return {
-        span["name"]: round(end - span["start_ms"], 3) for span, end in zip(spans, ends, strict=True) if end is not None
-    }
 
 
 def _session(fields: Mapping[str, Any]) -> str | None:

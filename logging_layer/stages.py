@@ -7,10 +7,23 @@ from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Any
 
-from orchestration.core import Call, Event, Handler, Layer
+from orchestration.core import Call, Event, Handler, Layer, Notes
 
 SPANS = "spans"
 """The key of `call.notes.extra` that holds the spans: `{"name", "start_ms", "first_ms", "end_ms"}` since `started`."""
+
+
+def stage_times(notes: Notes) -> dict[str, float]:
+    """Give the milliseconds of each layer: its own count where it has one, else up to the next layer's beginning.
+
+    The last one's are up to its first event.
+    """
+    spans: list[dict[str, Any]] = notes.extra.get(SPANS, [])
+    ends = [span["start_ms"] for span in spans[1:]] + [span.get("first_ms") for span in spans[-1:]]
+    times = {
+        span["name"]: round(end - span["start_ms"], 3) for span, end in zip(spans, ends, strict=True) if end is not None
+    }
+    return {**times, **notes.stages_ms}
 
 
 def timed(name: str, layer: Layer, *, clock: Callable[[], float] = time.monotonic) -> Layer:

@@ -7,12 +7,16 @@ from typing import Any
 
 import orjson
 
+from backends.remote.frames import Frames
 from backends.remote.sse import SseFrame
 from backends.remote.wire import WireFault
 from orchestration.core.errors import BackendError
 from orchestration.core.events import Delta, Event, Finish, Part, Start, Usage
+from orchestration.core.request import Request
 
 Json = Mapping[str, Any]
+DIALECT = "anthropic.messages"
+_HEAD = frozenset({"id", "type", "role", "model", "content"})
 _REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -41,7 +45,11 @@ class MessageDecoder:
     Nothing is invented: a message that gives no reason to stop is one broken off.
     """
 
-    def __init__(self, *, backend: str, model: str) -> None:
+    def __init__(self, request: Request, *, backend: str, model: str) -> None:
+        is_own = request.dialect == DIALECT
+        self._frames = Frames(DIALECT, is_on=is_own and request.is_streamed)
+        self._body = Frames(DIALECT, is_on=is_own and not request.is_streamed)
+        self._mark = b""
         self._backend = backend
         self._model = model
         self._usage: dict[str, Any] = {}
@@ -58,13 +66,19 @@ class MessageDecoder:
 
     def is_end(self, frame: SseFrame) -> bool:
         """Tell whether this is `message_stop`."""
-        return frame.event == "message_stop" or (not frame.event and b'"message_stop"' in frame.data[:64])
+        if frame.event != "message_stop" and (frame.event or b'"message_stop"' not in frame.data[:64]):
+            return False
+        self._mark = frame.raw
+        return True
 
     def read_frame(self, frame: SseFrame) -> list[Delta]:
         """Read one event; raises `WireFault` where it is an error. Kinds that are not known say nothing."""
-        event = _parse(frame.data)
+        return self._frames.attach(self._read_event(_parse(frame.data)), frame.raw)
+
+    def _read_event(self, event: Json) -> list[Delta]:
         match event.get("type"):
             case "message_start":
+                self._frames.require(event["message"], _HEAD)
                 self._note_usage(event["message"].get("usage"))
             case "content_block_start":
                 return list(self._open(event["content_block"]))
@@ -84,15 +98,19 @@ class MessageDecoder:
         message = _parse(body)
         if message.get("type") != "message":
             raise TypeError("no message")
+        self._body.require(message, _HEAD)
         events: list[Event] = []
         for block in message["content"]:
             events += [*self._open(block), *self._close()]
         self._note_end(message)
         self._note_usage(message.get("usage"))
-        return [*events, self.finish()]
+        return self._body.whole([*events, self._finish()], body)
 
     def finish(self) -> Finish:
         """Return the end of the message; raises `BackendError` where the upstream gave none."""
+        return self._frames.end(self._finish(), self._mark)
+
+    def _finish(self) -> Finish:
         if self._reason is None:
             raise BackendError(f"{self._backend} ended its answer without saying why")
         return Finish(

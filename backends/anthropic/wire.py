@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from backends.anthropic.decode import MessageDecoder
+from backends.anthropic.decode import DIALECT, MessageDecoder
 from backends.anthropic.encode import build_body
 from backends.remote.backend import RemoteBackend, Timeouts
 from backends.remote.upstream import Upstream
@@ -13,7 +13,6 @@ from orchestration.core.errors import BackendError
 from orchestration.core.request import Kind, Request
 from orchestration.core.secret import Secret
 
-DIALECT = "anthropic.messages"
 _VERSION = "2023-06-01"
 
 
@@ -62,7 +61,7 @@ class AnthropicWire:
 
     def decoder(self, request: Request, *, backend: str) -> MessageDecoder:
         """Return the reader of one answer."""
-        return MessageDecoder(backend=backend, model=self._model_of(request))
+        return MessageDecoder(request, backend=backend, model=self._model_of(request))
 
     def _model_of(self, request: Request) -> str:
         return self._model or request.model

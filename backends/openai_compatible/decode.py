@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 
 from backends.openai_compatible.ranking import read_ranks
+from backends.remote.frames import Frames
 from backends.remote.sse import SseFrame
 from backends.remote.wire import WireFault
 from orchestration.core.errors import BackendError
 from orchestration.core.events import Delta, Event, Finish, Part, Start, Usage
-from orchestration.core.request import Kind
+from orchestration.core.request import Kind, Request
 
 Json = Mapping[str, Any]
 _TEXTS = {  # in the order in which they came to be: formats with blocks keep it
@@ -23,6 +24,9 @@ _TEXTS = {  # in the order in which they came to be: formats with blocks keep it
     "content": Part.TEXT,
     "refusal": Part.REFUSAL,
 }
+_HEAD = frozenset({"id", "object", "model"})
+_EMBEDDINGS_HEAD = frozenset({"object", "model"})
+_DIALECTS = {Kind.CHAT: "openai.chat", Kind.COMPLETION: "openai.completions", Kind.EMBEDDING: "openai.embeddings"}
 
 
 class AnswerDecoder:
@@ -31,45 +35,58 @@ class AnswerDecoder:
     Nothing is invented: a choice that was begun and got no reason is an answer broken off.
     """
 
-    def __init__(self, kind: Kind, *, backend: str, model: str, num_documents: int = 0) -> None:
+    def __init__(self, request: Request, *, backend: str, model: str) -> None:
         self.start = Start(model=model, backend=backend)
-        self._kind = kind
+        self._request = request
+        self._kind = request.kind
         self._backend = backend
-        self._num_documents = num_documents
-        self._dialect = "openai.chat" if kind is Kind.CHAT else "openai.completions"
+        is_own = request.dialect == _DIALECTS.get(request.kind)
+        self._frames = Frames(request.dialect, is_on=is_own and request.is_streamed)
+        self._body = Frames(request.dialect, is_on=is_own and not request.is_streamed)
+        self._includes_usage = (request.fields.get("stream_options") or {}).get("include_usage") is True
+        self._mark = b""
         self._reasons: dict[int, str | None] = {}
         self._usage: Usage | None = None
         self._stops: dict[int, str] = {}
 
     def is_end(self, frame: SseFrame) -> bool:
         """Tell whether this is the mark behind the content."""
-        return frame.data.startswith(b"[DONE]")
+        if not frame.data.startswith(b"[DONE]"):
+            return False
+        self._mark = frame.raw
+        return True
 
     def read_frame(self, frame: SseFrame) -> list[Delta]:
         """Read one frame of a stream; raises `WireFault` for an error in it."""
-        return self._read_chunk(_parse(frame.data), raw=frame.raw)
+        chunk = _parse(frame.data)
+        self._frames.require(chunk, _HEAD)
+        deltas: list[Delta] = []
+        is_end = False
+        for choice in chunk.get("choices") or ():
+            deltas += self._read_choice(choice, choice.get("delta") if self._kind is Kind.CHAT else choice)
+            is_end = is_end or choice.get("finish_reason") is not None
+        self._note_usage(chunk)
+        raw = frame.raw
+        if "usage" in chunk and not self._includes_usage:  # only we asked for it
+            if chunk["usage"] is not None:
+                if chunk.get("choices"):
+                    self._frames.give_up()
+                return deltas
+            raw = _without_usage(raw)
+        if is_end and self._request.num_choices == 1:
+            return self._frames.hold(deltas, raw)
+        return self._frames.attach(deltas, raw)
 
     def read_whole(self, body: bytes) -> list[Event]:
         """Read a whole answer: one delta per part of each choice, and its end."""
         if self._kind is Kind.RERANK:
             ranks = orjson.loads(body) if body.lstrip().startswith(b"[") else _parse(body)
-            return read_ranks(ranks, backend=self._backend, num_documents=self._num_documents)
+            return read_ranks(ranks, backend=self._backend, num_documents=len(self._request.fields["documents"]))
         answer = _parse(body)
+        self._body.require(answer, _HEAD if self._kind is not Kind.EMBEDDING else _EMBEDDINGS_HEAD)
         if self._kind is Kind.EMBEDDING:
-            return read_embeddings(answer, backend=self._backend)
-        return [*self._read_answer(answer), self.finish()]
-
-    def _read_chunk(self, chunk: Json, *, raw: bytes) -> list[Delta]:
-        """Read one frame of a stream. `raw` goes with a delta that is alone in its frame, without an ending."""
-        deltas: list[Delta] = []
-        is_plain = chunk.get("usage") is None
-        for choice in chunk.get("choices") or ():
-            deltas += self._read_choice(choice, choice.get("delta") if self._kind is Kind.CHAT else choice)
-            is_plain = is_plain and choice.get("finish_reason") is None
-        self._note_usage(chunk)
-        if is_plain and len(deltas) == 1:
-            return [_with_raw(deltas[0], raw=raw, dialect=self._dialect)]
-        return deltas
+            return self._body.whole(read_embeddings(answer, backend=self._backend), body)
+        return self._body.whole([*self._read_answer(answer), self._finish()], body)
 
     def _read_answer(self, answer: Json) -> list[Delta]:
         deltas: list[Delta] = []
@@ -80,6 +97,9 @@ class AnswerDecoder:
 
     def finish(self) -> Finish:
         """Return the end of the answer; raises `BackendError` where the upstream gave none."""
+        return self._frames.end(self._finish(), self._mark)
+
+    def _finish(self) -> Finish:
         if not self._reasons or None in self._reasons.values():
             raise BackendError(f"{self._backend} ended its answer without saying why")
         return Finish(
@@ -171,5 +191,6 @@ def _read_vector(vector: Any) -> list[float]:
     return [float(value) for value in vector]
 
 
-def _with_raw(delta: Delta, *, raw: bytes, dialect: str) -> Delta:
-    return Delta(delta.choice, delta.part, delta.text, delta.data, delta.logprobs, raw, dialect)
+def _without_usage(raw: bytes) -> bytes:
+    """Leave out of a frame the empty usage that stands there because we asked for it."""
+    return raw.replace(b',"usage":null', b"", 1).replace(b', "usage": null', b"", 1)

@@ -88,7 +88,4 @@ class OpenAIWire:
 
     def decoder(self, request: Request, *, backend: str) -> AnswerDecoder:
         """Return the reader of one answer."""
-        num_documents = len(request.fields["documents"]) if request.kind is Kind.RERANK else 0
-        return AnswerDecoder(
-            request.kind, backend=backend, model=self._model or request.model, num_documents=num_documents
-        )
+        return AnswerDecoder(request, backend=backend, model=self._model or request.model)

@@ -58,7 +58,7 @@ class Answer:
     `deltas` are the pieces as they came, `stops` the stop strings that ended choices.
     """
 
-    __slots__ = ("_choices", "deltas", "is_finished", "model", "stops", "usage")
+    __slots__ = ("_choices", "deltas", "finish", "is_finished", "model", "stops", "usage")
 
     def __init__(self) -> None:
         self._choices: dict[int, Choice] = {}
@@ -67,6 +67,7 @@ class Answer:
         self.model: str | None = None
         self.usage: Usage | None = None
         self.is_finished = False
+        self.finish: Finish | None = None
 
     @property
     def choices(self) -> list[tuple[int, Choice]]:
@@ -83,6 +84,7 @@ class Answer:
                 self._choice(event.choice).add(event)
             case Finish():
                 self.is_finished = True
+                self.finish = event
                 self.usage = event.usage
                 self.stops = event.stops
                 for index, reason in event.reasons.items():

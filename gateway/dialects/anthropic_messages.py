@@ -12,6 +12,7 @@ from gateway.dialects.answer import Answer
 from gateway.dialects.anthropic_request import read_fields, read_headers
 from gateway.dialects.blocks import Blocks, Closed, Grown, Opened, Step
 from gateway.dialects.dialect import NO_HEADERS, Reply, StreamEncoder
+from gateway.dialects.relay import RelayedStream, relayed_body
 from orchestration.core import Delta, Event, Finish, Kind, Request, Start, Usage
 from orchestration.core.errors import BackendError, LaminaError
 
@@ -42,6 +43,9 @@ class AnthropicMessages:
 
     def encode(self, answer: Answer, reply: Reply) -> bytes:
         """Write the message; its counts are null where nobody counted."""
+        raw = relayed_body(answer, self.name)
+        if raw is not None:
+            return raw
         blocks = Blocks(reply.call_id)
         steps = [step for delta in answer.deltas if delta.choice == 0 for step in blocks.add(delta)]
         reason = next((choice.reason for index, choice in answer.choices if index == 0), None)
@@ -58,7 +62,7 @@ class AnthropicMessages:
 
     def stream(self, reply: Reply) -> StreamEncoder:
         """Return the encoder of named events."""
-        return _MessageStream(reply)
+        return RelayedStream(_MessageStream(reply), dialect=self.name)
 
 
 class _MessageStream:
@@ -82,6 +86,9 @@ class _MessageStream:
                 return self._begin() + self._write(self._blocks.add(event))
             case Finish():
                 return self._begin() + self._write(self._blocks.end()) + self._end(event)
+
+    def go_on_from(self, frames: bytes) -> None:
+        """Change nothing: the id stands in the first frame alone."""
 
     def encode_error(self, error: LaminaError) -> bytes:
         return b"event: error\ndata: " + anthropic_error_body(error, self._reply.call_id) + b"\n\n"

@@ -13,6 +13,7 @@ from gateway.dialects import sse
 from gateway.dialects.answer import Answer, Choice
 from gateway.dialects.dialect import NO_HEADERS, Reply, StreamEncoder
 from gateway.dialects.messages import check_messages
+from gateway.dialects.relay import RelayedStream, relayed_body
 from orchestration.core import Delta, Event, Finish, Kind, Part, Request, Start
 from orchestration.core.errors import InvalidRequest, LaminaError
 
@@ -20,7 +21,7 @@ _TEXT_FIELDS = {Part.TEXT: "content", Part.REASONING: "reasoning_content", Part.
 
 
 class OpenAIChat:
-    """The chat format. Frames are always written anew, so that one id and model hold for the whole stream."""
+    """The chat format. One id, time and model hold for the whole stream, also where its begin was another's."""
 
     name = "openai.chat"
 
@@ -39,6 +40,9 @@ class OpenAIChat:
 
     def encode(self, answer: Answer, reply: Reply) -> bytes:
         """Write `chat.completion`; usage is left out where nobody counted."""
+        raw = relayed_body(answer, self.name)
+        if raw is not None:
+            return raw
         whole: dict[str, Any] = {
             "id": f"chatcmpl-{reply.call_id}",
             "object": "chat.completion",
@@ -52,15 +56,16 @@ class OpenAIChat:
 
     def stream(self, reply: Reply) -> StreamEncoder:
         """Return the encoder of `chat.completion.chunk`s."""
-        return _ChatStream(reply)
+        return RelayedStream(_ChatStream(reply), dialect=self.name)
 
 
 class _ChatStream:
-    __slots__ = ("_begun", "_reply", "_writer")
+    __slots__ = ("_begun", "_head", "_reply", "_writer")
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
         self._begun: set[int] = set()
+        self._head: Mapping[str, Any] = {}
         self._writer: sse.ChunkWriter | None = None
 
     def encode(self, event: Event) -> bytes:
@@ -76,6 +81,10 @@ class _ChatStream:
                 ends = [self._end(choice, reason) for choice, reason in sorted(event.reasons.items())]
                 return b"".join(ends) + self._chunks().usage_chunk(event.usage)
 
+    def go_on_from(self, frames: bytes) -> None:
+        self._head = sse.head_of(frames)
+        self._writer = None
+
     def encode_error(self, error: LaminaError) -> bytes:
         return sse.error_frames(error)
 
@@ -89,9 +98,9 @@ class _ChatStream:
         if self._writer is None:
             self._writer = sse.ChunkWriter(
                 object_name="chat.completion.chunk",
-                answer_id=f"chatcmpl-{self._reply.call_id}",
-                created=self._reply.created,
-                model=model or self._reply.request.model,
+                answer_id=self._head.get("id") or f"chatcmpl-{self._reply.call_id}",
+                created=self._head.get("created") or self._reply.created,
+                model=self._head.get("model") or model or self._reply.request.model,
                 includes_usage=check.includes_usage(self._reply.request.fields),
             )
         return self._writer

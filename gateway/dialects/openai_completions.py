@@ -12,6 +12,7 @@ from gateway.dialects import fields as check
 from gateway.dialects import sse
 from gateway.dialects.answer import Answer, Choice
 from gateway.dialects.dialect import NO_HEADERS, Reply, StreamEncoder
+from gateway.dialects.relay import RelayedStream, relayed_body
 from orchestration.core import Delta, Event, Finish, Kind, Request, Start
 from orchestration.core.errors import LaminaError
 
@@ -34,6 +35,9 @@ class OpenAICompletions:
 
     def encode(self, answer: Answer, reply: Reply) -> bytes:
         """Write `text_completion`; usage is left out where nobody counted."""
+        raw = relayed_body(answer, self.name)
+        if raw is not None:
+            return raw
         whole: dict[str, Any] = {
             "id": f"cmpl-{reply.call_id}",
             "object": "text_completion",
@@ -47,14 +51,15 @@ class OpenAICompletions:
 
     def stream(self, reply: Reply) -> StreamEncoder:
         """Return the encoder of streamed `text_completion`s."""
-        return _CompletionStream(reply)
+        return RelayedStream(_CompletionStream(reply), dialect=self.name)
 
 
 class _CompletionStream:
-    __slots__ = ("_reply", "_writer")
+    __slots__ = ("_head", "_reply", "_writer")
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
+        self._head: Mapping[str, Any] = {}
         self._writer: sse.ChunkWriter | None = None
 
     def encode(self, event: Event) -> bytes:
@@ -67,6 +72,10 @@ class _CompletionStream:
             case Finish():
                 ends = [self._chunk(choice, reason=reason) for choice, reason in sorted(event.reasons.items())]
                 return b"".join(ends) + self._chunks().usage_chunk(event.usage)
+
+    def go_on_from(self, frames: bytes) -> None:
+        self._head = sse.head_of(frames)
+        self._writer = None
 
     def encode_error(self, error: LaminaError) -> bytes:
         return sse.error_frames(error)
@@ -81,9 +90,9 @@ class _CompletionStream:
         if self._writer is None:
             self._writer = sse.ChunkWriter(
                 object_name="text_completion",
-                answer_id=f"cmpl-{self._reply.call_id}",
-                created=self._reply.created,
-                model=model or self._reply.request.model,
+                answer_id=self._head.get("id") or f"cmpl-{self._reply.call_id}",
+                created=self._head.get("created") or self._reply.created,
+                model=self._head.get("model") or model or self._reply.request.model,
                 includes_usage=check.includes_usage(self._reply.request.fields),
             )
         return self._writer

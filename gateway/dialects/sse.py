@@ -36,6 +36,15 @@ def usage_fields(usage: Usage) -> Mapping[str, Any]:
     }
 
 
+def head_of(frames: bytes) -> Mapping[str, Any]:
+    """Read what is the same in all chunks of a stream out of its first one that has it; nothing where none has."""
+    for frame in frames.split(b"\n\n"):
+        if frame.startswith(b"data:"):
+            chunk = orjson.loads(frame.removeprefix(b"data:"))
+            return {name: chunk[name] for name in ("id", "created", "model") if chunk.get(name)}
+    return {}
+
+
 class ChunkWriter:
     """Write the chunks of one stream: the same id, time and model in all, usage as the client asked.
 

@@ -9,6 +9,7 @@ import typer
 
 from lab.bench.cache.command import cache
 from lab.bench.engine.command import engine
+from lab.bench.gateway.command import gateway
 
 app = typer.Typer(no_args_is_help=True, help="Measure the engine, the gateway and the caches on this machine.")
 
@@ -20,6 +21,7 @@ def bench() -> None:
 
 app.command("engine")(engine)
 app.command("cache")(cache)
+app.command("gateway")(gateway)
 
 
 @app.command()

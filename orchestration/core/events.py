@@ -58,7 +58,8 @@ class Delta:
     element of OpenAI's `delta.tool_calls`) or of a PAYLOAD (embeddings: the list of `{"index", "embedding"}`).
     `logprobs` is OpenAI's `content` list for chat, or its `logprobs` object for completions. `raw` holds the
     whole upstream frames in `dialect`'s wire format and is valid only while nobody changed the event: a layer
-    that changes it sets `raw=None`.
+    that changes it sets `raw=None`. It stands for `covers` events, this one and those before it, which have an empty
+    `raw` then; where one of them is missing or was changed, it stands for none.
     """
 
     choice: int = 0
@@ -68,13 +69,15 @@ class Delta:
     logprobs: Any = None
     raw: bytes | None = None
     dialect: str | None = None
+    covers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
     """The answer is complete: why each choice ended (OpenAI's words) and what it used, if anybody counted.
 
-    `stops` holds, by choice, the stop string that ended it, where the backend says so.
+    `stops` holds, by choice, the stop string that ended it, where the backend says so. `raw` is what was written behind
+    the last `Delta`'s, or a whole answer's body; it stands for `covers` deltas before it, too.
     """
 
     reasons: Mapping[int, str] = field(default_factory=lambda: {0: "stop"})
@@ -82,6 +85,7 @@ class Finish:
     raw: bytes | None = None
     dialect: str | None = None
     stops: Mapping[int, str] = field(default_factory=dict)
+    covers: int = 0
 
 
 Event = Start | Delta | Finish

@@ -4,6 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from backends.local.link import HistogramCounts, Measures
 from gateway.metrics import Metrics
-from orchestration.core import Delta, Finish, Start, Usage
+from logging_layer.stages import timed, timed_handler
+from orchestration.core import Call, Delta, Event, Finish, Handler, Start, Usage, compose
 from orchestration.core.errors import Overloaded
 from tests.gateway.serving import CHAT, Script, ask, chat, client_of, parts_of, served
 
@@ -46,6 +49,24 @@ async def test_unknown_model_is_the_handlers_to_refuse_and_counted_as_other() ->
 
     labels = [labels for name, labels, _ in numbers if name == "lamina_requests_total" and labels["endpoint"] == CHAT]
     assert [found["model"] for found in labels] == ["other"]
+
+
+async def test_metrics_hold_each_layers_share_of_every_eighth_call() -> None:
+    async def slow(call: Call, next: Handler, /) -> AsyncGenerator[Event, None]:
+        await asyncio.sleep(0.03)
+        async with aclosing(next(call)) as events:
+            async for event in events:
+                yield event
+
+    handler = compose([timed("slow", slow)], timed_handler("router", Script()))
+    async with served(parts_of(handler)) as port:
+        for _ in range(9):
+            await ask(port, CHAT, chat())
+        numbers = {(name, *sorted(labels.values())): value for name, labels, value in await _numbers(port)}
+
+    assert numbers["lamina_stage_seconds_count", "slow"] == 2
+    assert numbers["lamina_stage_seconds_sum", "slow"] >= 0.06
+    assert numbers["lamina_stage_seconds_count", "router"] == 2
 
 
 async def test_health_live_is_all_it_takes_to_live() -> None:

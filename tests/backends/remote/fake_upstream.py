@@ -117,7 +117,7 @@ def write_chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 def chunk(index: int = 0, *, finish: str | None = None, logprobs: object = None, **delta: object) -> dict[str, Any]:
     """Make a chat chunk of one choice."""
     choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-    return {"id": "c1", "object": "chat.completion.chunk", "choices": [choice], "usage": None}
+    return {"id": "c1", "object": "chat.completion.chunk", "model": "m1", "choices": [choice], "usage": None}
 
 
 async def _read_request(head: bytes, reader: asyncio.StreamReader) -> Asked:

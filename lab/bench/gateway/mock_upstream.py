@@ -1,6 +1,6 @@
 """A fast stand-in for a provider: OpenAI's chat completions, whole and streamed, on loopback.
 
-`python -m lab.bench.mock_upstream` prints its port. The model `paced` streams ten chunks a second for as many
+`python -m lab.bench.gateway.mock_upstream` prints its port. The model `paced` streams ten chunks a second for as many
 seconds as `max_tokens` / 10 says; every other model answers at once, in 32 chunks where it is streamed.
 """
 

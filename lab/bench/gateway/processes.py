@@ -23,14 +23,14 @@ def cpu_by_process(root: int) -> dict[str, float]:
     return seconds
 
 
-def rss_mb(root: int) -> float:
-    """Add up the resident memory of the tree, in MB; what processes share counts once for each."""
-    total = 0.0
+def rss_by_process(root: int) -> dict[str, float]:
+    """Return the resident memory of each process of the tree by its name, in MB; what they share counts in each."""
+    sizes: dict[str, float] = {}
     for pid in _tree(root):
         with contextlib.suppress(OSError, ValueError):
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            total += pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-    return total
+            sizes[_name(pid)] = sizes.get(_name(pid), 0.0) + pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return sizes
 
 
 def _tree(root: int) -> list[int]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.bench.load_client import Target
+from lab.bench.gateway.client import Target
 
 MASTER_KEY = "sk-lamina-bench-master"
 _SETTINGS = """
@@ -45,7 +45,7 @@ class Running:
 @contextlib.contextmanager
 def mock_upstream() -> Iterator[Running]:
     """Run the stand-in."""
-    command = [sys.executable, "-m", "lab.bench.mock_upstream"]
+    command = [sys.executable, "-m", "lab.bench.gateway.mock_upstream"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None, "a pipe"
         port = int(process.stdout.readline())
@@ -75,8 +75,12 @@ def litellm(command: str, upstream: str, folder: Path) -> Iterator[Running]:
     port = free_port()
     config = folder / "litellm.yaml"
     config.write_text(
-        f"model_list:\n  - model_name: mock\n    litellm_params:\n"
-        f"      {{model: openai/mock, api_base: '{upstream}', api_key: sk-local}}\n"
+        "model_list:\n"
+        + "".join(
+            f"  - model_name: {name}\n    litellm_params:\n"
+            f"      {{model: openai/{name}, api_base: '{upstream}', api_key: sk-local}}\n"
+            for name in ("mock", "paced")
+        )
     )
     words = [*shlex.split(command), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
     environment = {

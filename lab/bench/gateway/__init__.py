@@ -1,0 +1,1 @@
+"""`lamina bench gateway`: what the gateway adds to a provider, beside other gateways."""
