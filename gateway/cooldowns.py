@@ -100,6 +100,8 @@ class RedisCooldowns:
                     logger.warning("cooldowns.alone reason=%s", type(exc).__name__)  # its words may quote the URL
                 pause_s, is_down = min(2 * pause_s, _LONGEST_PAUSE_S), True
                 self._has_words.clear()  # they are told once it is back, not in a busy loop
+            if self._is_closing:  # before Python 3.12 the client may lose a cancellation
+                return
             try:
                 async with asyncio.timeout(pause_s):
                     await self._has_words.wait()

@@ -44,6 +44,7 @@ async def test_a_node_shows_its_calls_to_another_one_that_watches(valkey_url: st
     await ours.aclose()
     await theirs.aclose()
 
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "live-nodes"]
     assert [call["id"] for call in seen["ended"]] == ["01CALL0002"]
     assert [(call["id"], call["worker"]) for call in view["ended"]] == [
         ("01CALL0002", "worker-0 on there"),
