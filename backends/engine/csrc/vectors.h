@@ -36,9 +36,13 @@ inline Floats load(const BFloat16* from) {
 }
 
 inline Floats load(const int8_t* from) {
+#ifdef __AVX512F__
+  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+#else
   Bytes value;
   std::memcpy(&value, from, sizeof value);
   return __builtin_convertvector(value, Floats);
+#endif
 }
 
 inline void store(float* to, Floats value) { std::memcpy(to, &value, sizeof value); }
