@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from backends.engine.attn.cpu import CpuPlan
+from backends.engine.model.huge_pages import HugePages
 from backends.engine.model.quant import GROUP, Int4Matrix, Int8Matrix, Matrix
 from backends.engine.model.shape import ModelShape
 from backends.engine.model.weights import LayerWeights, ModelWeights
@@ -42,8 +43,9 @@ class PackedLlama:
     def __init__(self, shape: ModelShape, weights: ModelWeights) -> None:
         self._shape = shape
         self._norm = weights.norm
-        self._layers = tuple(_pack_layer(layer) for layer in weights.layers)
-        self._head = pack(weights.head)
+        memory = HugePages()
+        self._layers = tuple(_pack_layer(layer, memory) for layer in weights.layers)
+        self._head = memory.keep(pack(weights.head))
         is_tied = weights.embedding is weights.head
         if isinstance(weights.embedding, torch.Tensor):
             self._embedding = weights.embedding  # rows of packed values lie too far apart
@@ -140,12 +142,12 @@ def rotations(shape: ModelShape) -> tuple[torch.Tensor, torch.Tensor]:
     return angles.cos(), angles.sin()
 
 
-def _pack_layer(layer: LayerWeights) -> _PackedLayer:
+def _pack_layer(layer: LayerWeights, memory: HugePages) -> _PackedLayer:
     return _PackedLayer(
         attention_norm=layer.attention_norm,
-        qkv=pack(layer.qkv),
-        output=pack(layer.output),
+        qkv=memory.keep(pack(layer.qkv)),
+        output=memory.keep(pack(layer.output)),
         mlp_norm=layer.mlp_norm,
-        gate_up=pack_gate_up(layer.gate_up),
-        down=pack(layer.down),
+        gate_up=memory.keep(pack_gate_up(layer.gate_up)),
+        down=memory.keep(pack(layer.down)),
     )
