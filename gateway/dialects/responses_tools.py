@@ -38,7 +38,9 @@ def read_tool(name: str, tool: Json) -> Json:
     match tool["type"]:
         case "custom":
             check.filled_string(f"{name}.name", tool.get("name"))
-            words = [tool.get("description") or "", _format_words(f"{name}.format", tool.get("format"))]
+            description = tool.get("description") if tool.get("description") is not None else ""
+            check.string(f"{name}.description", description)
+            words = [description, _format_words(f"{name}.format", tool.get("format"))]
             return _function(tool["name"], " ".join(filter(None, words)), _FREE_TEXT)
         case "local_shell":
             return _function(SHELL, "Run a command on the user's machine and read what it writes.", _COMMAND)

@@ -42,6 +42,17 @@ _PARTS = [
     {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
     {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}},
 ]
+_GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}
+_OTHER_TOOLS = [
+    {"type": "custom", "name": "patch", "description": "Patch", "format": _GRAMMAR},
+    {"type": "local_shell"},
+]
+_OTHER_ITEMS = [
+    {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "a"},
+    {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+    {"type": "local_shell_call", "call_id": "d", "action": {"type": "exec", "command": ["ls"], "env": {}}},
+    {"type": "local_shell_call_output", "call_id": "d", "output": "a"},
+]
 _SAMPLING = {"temperature": 0.5, "top_p": 1, "n": 1, "stop": ["a"], "seed": 1, "logit_bias": {"5": 1}, "max_tokens": 9}
 BODIES: Mapping[str, tuple[Dialect, Mapping[str, Any]]] = {
     "chat": (
@@ -76,7 +87,12 @@ BODIES: Mapping[str, tuple[Dialect, Mapping[str, Any]]] = {
     ),
     "responses": (
         OpenAIResponses(),
-        {key: value for key, value in RESPONSES_REQUEST.items() if not key.startswith("extra_")} | {"stream": True},
+        {key: value for key, value in RESPONSES_REQUEST.items() if not key.startswith("extra_")}
+        | {
+            "stream": True,
+            "tools": [*RESPONSES_REQUEST["tools"], *_OTHER_TOOLS],
+            "input": [*RESPONSES_REQUEST["input"], *_OTHER_ITEMS],
+        },
     ),
 }
 _ESTIMATOR = Estimator({"m": ModelCost()})

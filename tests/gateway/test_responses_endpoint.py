@@ -150,6 +150,8 @@ async def test_the_request_is_told_in_the_chats_shape() -> None:
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "name": "a", "description": {"b": 1}}]}, "tools[0].description"),
+        ({"tools": [{"type": "custom", "name": "a", "format": {}}]}, "tools[0].format.type"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
