@@ -77,14 +77,6 @@ class Metrics:
             "lamina_tokens", "Tokens of answers, as their backends counted.", ["model", "type"], registry=registry
         )
 
-        stages = Histogram(
-            "lamina_stage_seconds",
-            "What a layer took before it asked the next one, of every eighth call; the router waits for the backend.",
-            ["stage"],
-            buckets=_STAGES_S,
-            registry=registry,
-        )
-
         # `labels` costs more than counting does; its values come from closed lists, so these caches are bounded.
         self._requests = functools.cache(requests.labels)
         self._durations = functools.cache(durations.labels)
@@ -92,7 +84,7 @@ class Metrics:
         self._first_events = functools.cache(first_events.labels)
         self._running = functools.cache(running.labels)
         self._tokens = functools.cache(tokens.labels)
-        self._stages = functools.cache(stages.labels)
+        self._stages = functools.cache(_stages(registry).labels)
         self._num_calls = 0
 
     def know(self, models: Iterable[str]) -> None:
@@ -138,3 +130,13 @@ class Metrics:
         for collector in others:
             parts.register(collector)
         return generate_latest(own) + generate_latest(parts)
+
+
+def _stages(registry: CollectorRegistry) -> Histogram:
+    return Histogram(
+        "lamina_stage_seconds",
+        "What a layer took before it asked the next one, of every eighth call; the router waits for the backend.",
+        ["stage"],
+        buckets=_STAGES_S,
+        registry=registry,
+    )
