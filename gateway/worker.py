@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -75,6 +76,7 @@ def main() -> int:
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     follow_supervisor(grace_s=ORPHAN_GRACE_S)
+    allow_many_files()
     try:
         mark = mark_of(read_config(options.config))
         settings = load_settings(options.config, environment=process_environment())
@@ -131,6 +133,12 @@ async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) 
         await control.aclose()
         await generations.aclose()
         await place.spool.aclose()
+
+
+def allow_many_files() -> None:
+    """Raise this process's bound on open files as far as it may: a stream takes two, its client's and its backend's."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def settle_memory() -> None:
