@@ -35,7 +35,7 @@ def page_routes() -> APIRouter:
     router = APIRouter(include_in_schema=False)
     read = functools.cache(_read)  # once for each application
 
-    @router.get("/")
+    @router.api_route("/", methods=["GET", "HEAD"])
     async def get_page() -> Response:
         return _reply(read("index.html"), ".html")
 

@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from backends.local.link import HistogramCounts, Measures
 from gateway.metrics import Metrics
+from gateway.parts import Access
 from logging_layer.stages import timed, timed_handler
-from orchestration.core import Call, Delta, Event, Finish, Handler, Start, Usage, compose
+from orchestration.core import Call, Delta, Event, Finish, Handler, Secret, Start, Usage, compose
 from orchestration.core.errors import Overloaded
 from tests.gateway.serving import CHAT, Script, ask, chat, client_of, parts_of, served
 
@@ -266,10 +267,11 @@ async def test_documents_describe_the_hot_endpoints() -> None:
     assert page.status == 200
 
 
-async def test_head_is_answered_like_get_without_a_body() -> None:
-    async with served(parts_of()) as port:
+@pytest.mark.parametrize("path", ["/health/live", "/", "/v1/messages", "/v1/responses", "/v1/chat/completions"])
+async def test_head_is_answered_without_a_key_or_a_body(path: str) -> None:
+    async with served(parts_of(access=Access(tenant_key=Secret("t"), master_key=Secret("sk-m")))) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"HEAD /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        writer.write(f"HEAD {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         data = await reader.read()
         writer.close()
 
