@@ -57,7 +57,8 @@ def wilson(successes: float, trials: float, *, z: float = _Z95) -> Rate:
     spread = z * z / trials
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / trials + spread / (4 * trials))
-    return Rate(share, max(0.0, centre - half), min(1.0, centre + half))
+    # Rounding may put an end a hair inside the share.
+    return Rate(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
 
 
 def sweep(rows: Sequence[Scored], *, thresholds: Iterable[float], prices: Prices) -> list[Point]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Rivals = Annotated[str, typer.Option(help="Who else is measured in the same run: llama.cpp, vllm, or both.")]
 
 
-def engine(  # noqa: PLR0913 - every option is a parameter
+def engine(  # noqa: PLR0913  # long: every option is a parameter
     concurrency: Annotated[str, typer.Option(help="Clients of the closed loop, one run each.")] = "1,4,16,64",
     rate: Annotated[str, typer.Option(help="Requests a second of an open loop, one run each, instead.")] = "",
     burstiness: Annotated[float, typer.Option(help="Of the arrivals: 1 is Poisson, less comes in bursts.")] = 1.0,

@@ -136,10 +136,12 @@ def test_preempted_at_every_step_and_brought_back_gives_the_same_bits(
     params = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, logprobs=2)
     prompts = [list(range(begin, begin + length)) for begin, length in ((3, 5), (3, 20), (40, 33))]
 
-    def answers(chosen: EngineConfig, *, is_preempted: bool) -> tuple[dict[int, list[object]], int]:
+    def answers(
+        chosen: EngineConfig, *, is_preempted: bool
+    ) -> tuple[dict[int, list[tuple[Sequence[int], object]]], int]:
         scheduler = Scheduler(chosen)
         runner = Runner(tiny_model, num_pages=chosen.num_pages, page_size=16, num_swap_pages=chosen.num_swap_pages)
-        given: dict[int, list[object]] = {}
+        given: dict[int, list[tuple[Sequence[int], object]]] = {}
         for key, prompt in enumerate(prompts, start=1):
             scheduler.submit(key, Submission(tuple(prompt), params), seed=0)
             given[key] = []
@@ -158,4 +160,4 @@ def test_preempted_at_every_step_and_brought_back_gives_the_same_bits(
     assert swapped == plain  # logprobs and all: nothing was computed in another way
     assert num_loaded > 0
     for key, prompt in enumerate(prompts, start=1):
-        tiny_greedy(prompt, [token for tokens, _ in plain[key] for token in tokens])  # type: ignore[misc, attr-defined]
+        tiny_greedy(prompt, [token for tokens, _ in plain[key] for token in tokens])
