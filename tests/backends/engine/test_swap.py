@@ -16,6 +16,8 @@ from backends.engine.sched.scheduler import Scheduler
 from backends.engine.types import SamplingParams, Submission
 from tests.backends.engine.fakes import Bench, answer, config, submission
 
+Given = list[tuple[Sequence[int], object]]
+
 GreedyCheck = Callable[[Sequence[int], Sequence[int]], None]
 
 
@@ -141,7 +143,7 @@ def test_preempted_at_every_step_and_brought_back_gives_the_same_bits(
     ) -> tuple[dict[int, list[tuple[Sequence[int], object]]], int]:
         scheduler = Scheduler(chosen)
         runner = Runner(tiny_model, num_pages=chosen.num_pages, page_size=16, num_swap_pages=chosen.num_swap_pages)
-        given: dict[int, list[tuple[Sequence[int], object]]] = {}
+        given: dict[int, Given] = {}
         for key, prompt in enumerate(prompts, start=1):
             scheduler.submit(key, Submission(tuple(prompt), params), seed=0)
             given[key] = []
