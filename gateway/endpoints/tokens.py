@@ -16,6 +16,8 @@ from gateway.exchange import Exchange
 from gateway.parts import ModelTokens
 from orchestration.core.errors import InvalidRequest, NotFound
 
+_MAX_NAMED = 8
+
 
 class Tokens:
     """Answer for the models whose tokenizer is here; for another one of ours the answer is a 400 that says so."""
@@ -70,14 +72,17 @@ class Tokens:
 
     def _of(self, exchange: Exchange, model: str) -> ModelTokens:
         exchange.model = model
-        self._gatekeeper.check_model(self._gatekeeper.tenant_of(exchange.headers), model)
+        tenant = self._gatekeeper.tenant_of(exchange.headers)
+        self._gatekeeper.check_model(tenant, model)
         tokens = self._tokens.get(model)
         if tokens is not None:
             return tokens
         if model not in self._models:
             raise NotFound(f"The model '{model[:256]}' does not exist here.", param="model", code="model_not_found")
+        can = [f"'{name}'" for name in sorted(self._tokens) if self._gatekeeper.may_use(tenant, name)]
         raise InvalidRequest(
-            f"The tokenizer of '{model}' is not here: only local models' tokens can be counted.",
+            f"The tokenizer of '{model}' is not here: only local models' tokens can be counted, of which you may ask "
+            f"{', '.join(can[:_MAX_NAMED]) or 'none'}.",
             param="model",
             code="no_tokenizer",
         )

@@ -79,6 +79,7 @@ async def test_tokens_of_a_remote_model_are_refused_in_anthropics_shape(parts: A
     assert reply.status == 400
     assert reply.json["error"]["type"] == "invalid_request_error"
     assert "tokenizer" in reply.json["error"]["message"]
+    assert "you may ask 'tiny'." in reply.json["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/v1/messages/count_tokens"])
