@@ -65,7 +65,10 @@ template <int D, class T, class K>
 void score(const T* const* queries, int64_t count, const Slots<K>& slots, int64_t dim, float scale, float (*scores)[kPart]) {
   for (int64_t slot = 0; slot < slots.padded; slot += kLanes) {
     for (int64_t i = 0; i < kLanes; ++i)
-      for (int64_t at = 0; at < dim; at += 64 / sizeof(K)) __builtin_prefetch(slots.values[slot + i] + at);
+      for (int64_t at = 0; at < dim; at += 64 / sizeof(K)) {
+        __builtin_prefetch(slots.values[slot + i] + at);
+        if (slot + kLanes < slots.padded) __builtin_prefetch(slots.keys[slot + kLanes + i] + at);
+      }
     const Floats by = slots.has_scales ? load(slots.key_scales + slot) * scale : broadcast(scale);
     for (int64_t query = 0; query < count; ++query) {
       Floats parts[kLanes];
