@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from gateway.refusals import StartRefused
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 _TIMEOUT_S = 10.0
 
@@ -27,24 +31,25 @@ async def check_redis(url: str) -> None:
 
 async def check_database(url: str) -> None:
     """Raise `StartRefused` where the database that the settings name does not answer; never shows its password."""
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            problem = await asyncio.to_thread(_database_problem, url)
-    except TimeoutError:
-        problem = f"no answer within {_TIMEOUT_S:g} s"
-    if problem is not None:
-        raise StartRefused(f"database.url: {problem}; mend it, or leave database.url out to get SQLite")
-
-
-def _database_problem(url: str) -> str | None:
-    from sqlalchemy.exc import SQLAlchemyError  # likewise
-
-    from logging_layer.database import open_database
+    from logging_layer.database import open_database  # likewise; the deadline is for the answer, not for imports
 
     try:
         engine = open_database(url)
     except ValueError as exc:
-        return str(exc)
+        problem: str | None = str(exc)
+    else:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                problem = await asyncio.to_thread(_problem_of, engine)
+        except TimeoutError:
+            problem = f"no answer within {_TIMEOUT_S:g} s"
+    if problem is not None:
+        raise StartRefused(f"database.url: {problem}; mend it, or leave database.url out to get SQLite")
+
+
+def _problem_of(engine: Engine) -> str | None:
+    from sqlalchemy.exc import SQLAlchemyError  # likewise
+
     try:
         with engine.connect():
             return None
