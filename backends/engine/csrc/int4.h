@@ -1,8 +1,8 @@
-// Rows of 8 bits times a matrix of 4 bits in groups of 32 inputs: weight = code * scale + least, each group's own.
+// Rows of 8 bits times a matrix of 4 bits, both in groups of 32 inputs: weight = code * scale + least, each group's own.
 //
-// Within a group sums are exact integers, and groups are added in order, so a row's result is the same in any batch. A matrix
-// comes packed in panels of 32 outputs, each of one block per group: codes [4][32][4] (quad j in the low halves of the bytes,
-// quad j + 4 in the high ones), then 32 scales and 32 least values in half precision.
+// Within a group sums are exact integers, and groups are added in order, so a row's result is the same in any batch. A
+// matrix comes packed in panels of 32 outputs, each of one block per group: codes [4][32][4] (quad j in the low halves of
+// the bytes, quad j + 4 in the high ones), then 32 scales and 32 least values in half precision.
 #pragma once
 #include "int8.h"
 
@@ -33,8 +33,8 @@ struct Group {  // one half of a panel's block: what its codes count for
   Floats scale, least;
   Group(const uint8_t* block, int64_t half)
       : scale(load_halves(block + kBlock - 4 * kPanel + 2 * kLanes * half)), least(load_halves(block + kBlock - 2 * kPanel + 2 * kLanes * half)) {}
-  void add(Floats& acc, Ints dots, float sum) const {
-    acc += __builtin_convertvector(dots, Floats) * scale;
+  void add(Floats& acc, Ints dots, float by, float sum) const {
+    acc += __builtin_convertvector(dots, Floats) * (scale * by);
     acc += least * sum;
   }
 };
@@ -48,7 +48,7 @@ inline void unpack(const uint8_t* block, int64_t half, Ints (&quads)[kQuads]) {
 }
 
 template <int M>
-void tile(const Quantised& x, int64_t row, const Int4& w, int64_t panel, Floats (*sums)[2]) {
+void tile(const Grouped& x, int64_t row, const Int4& w, int64_t panel, Floats (*sums)[2]) {
   Floats acc[M][2] = {};
   for (int64_t group = 0; group < w.groups(); ++group) {
     const uint8_t* block = w.block(panel, group);
@@ -61,7 +61,7 @@ void tile(const Quantised& x, int64_t row, const Int4& w, int64_t panel, Floats 
         const int8_t* codes = x.codes(row + m) + group * kGroup;
         Ints dots = {};
         for (int64_t quad = 0; quad < kQuads; ++quad) dots = add_small(dots, quad_at(codes + 4 * quad), quads[quad]);
-        scales.add(acc[m][half], dots, x.sums(row + m)[group]);
+        scales.add(acc[m][half], dots, x.scales(row + m)[group], x.sums(row + m)[group]);
       }
     }
   }
@@ -93,22 +93,22 @@ inline void amx_groups(const int8_t* codes, int64_t stride, const Ints* quads, I
 }
 
 // 16 rows, one half of a panel whose quads lie unpacked in `quads`.
-inline void amx_half(const Quantised& x, int64_t row, const Int4& w, int64_t panel, int64_t half, const Ints* quads, Floats (*sums)[2]) {
+inline void amx_half(const Grouped& x, int64_t row, const Int4& w, int64_t panel, int64_t half, const Ints* quads, Floats (*sums)[2]) {
   Floats acc[16] = {};
   alignas(64) Ints dots[2][16];
-  const int64_t groups = w.groups();
+  const int64_t groups = w.groups(), step = x.stride / sizeof(float);
   for (int64_t group = 0; group < groups; group += 2) {  // depths are multiples of 64, so groups come in pairs
     amx_groups(x.codes(row) + group * kGroup, x.stride, quads + group * kQuads, dots);
     for (int64_t i = 0; i < 2; ++i) {
       const Group scales(w.block(panel, group + i), half);
-      const float* of_row = x.sums(row) + group + i;
-      for (int m = 0; m < 16; ++m) scales.add(acc[m], dots[i][m], of_row[m * x.stride / sizeof(float)]);
+      const float *by = x.scales(row) + group + i, *sums_of = x.sums(row) + group + i;
+      for (int m = 0; m < 16; ++m, by += step, sums_of += step) scales.add(acc[m], dots[i][m], *by, *sums_of);
     }
   }
   for (int m = 0; m < 16; ++m) sums[m][half] = acc[m];
 }
 
-inline void amx_panel(const Quantised& x, int64_t rows, const Int4& w, int64_t panel, Floats (*sums)[2]) {
+inline void amx_panel(const Grouped& x, int64_t rows, const Int4& w, int64_t panel, Floats (*sums)[2]) {
   thread_local std::vector<Ints> quads;
   quads.resize(w.depth / 4);
   GroupTiles tiles;
@@ -120,29 +120,21 @@ inline void amx_panel(const Quantised& x, int64_t rows, const Int4& w, int64_t p
 }
 #endif
 
-template <class Take>
-void take_scaled(const Quantised& x, int64_t row, int64_t panel, const Floats (*sums)[2], int64_t count, Take take) {
-  for (int64_t i = 0; i < count; ++i) {
-    const Floats products[2] = {sums[i][0] * x.scale(row + i), sums[i][1] * x.scale(row + i)};
-    take(row + i, panel, products);
-  }
-}
-
 template <class Take, int... M>
-void vector_panel(const Quantised& x, int64_t rows, const Int4& w, int64_t panel, Take take, std::integer_sequence<int, M...>) {
-  using Kernel = void (*)(const Quantised&, int64_t, const Int4&, int64_t, Floats(*)[2]);
+void vector_panel(const Grouped& x, int64_t rows, const Int4& w, int64_t panel, Take take, std::integer_sequence<int, M...>) {
+  using Kernel = void (*)(const Grouped&, int64_t, const Int4&, int64_t, Floats(*)[2]);
   constexpr Kernel kernels[] = {tile<M + 1>...};
   for (int64_t row = 0; row < rows; row += kFewRows) {
     Floats sums[kFewRows][2];
     const int64_t count = std::min(kFewRows, rows - row);
     kernels[count - 1](x, row, w, panel, sums);
-    take_scaled(x, row, panel, sums, count, take);
+    for (int64_t i = 0; i < count; ++i) take(row + i, panel, sums[i]);
   }
 }
 
 // Call `take(row, panel, sums)` for all rows and panels of x (rows, depth) times a packed matrix.
 template <class Take>
-void products(const Quantised& x, int64_t rows, const Int4& w, Take take) {
+void products(const Grouped& x, int64_t rows, const Int4& w, Take take) {
 #ifdef __AMX_INT8__
   if (rows >= 6 && may_use_amx()) {
     share(w.panels, [&](int64_t panel) {
@@ -150,7 +142,7 @@ void products(const Quantised& x, int64_t rows, const Int4& w, Take take) {
       space.resize(rounded_up(rows, 16) * 2);
       const auto sums = (Floats(*)[2])space.data();
       amx_panel(x, rows, w, panel, sums);
-      take_scaled(x, 0, panel, sums, rows, take);
+      for (int64_t row = 0; row < rows; ++row) take(row, panel, sums[row]);
     });
     return;
   }

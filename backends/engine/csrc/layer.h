@@ -13,6 +13,12 @@ struct Between {  // 8-bit rows meet quantised matrices; what is made of sums be
 };
 
 template <class T>
+struct Between<T, Int4> {
+  using Rows = Grouped;
+  using Inner = float;
+};
+
+template <class T>
 struct Between<T, Plain<T>> {
   using Rows = T*;
   using Inner = T;
@@ -23,8 +29,8 @@ T* as_rows(T* from, int64_t, int64_t, T*) {
   return from;
 }
 
-template <class T>
-Quantised as_rows(const T* from, int64_t rows, int64_t width, Quantised space) {
+template <class T, class Rows>
+Rows as_rows(const T* from, int64_t rows, int64_t width, const Rows& space) {
   quantise(from, rows, width, space);
   return space;
 }

@@ -29,8 +29,10 @@ void normalise(const float* hidden, const int64_t* index, int64_t rows, int64_t 
   });
 }
 
-inline void normalise(const float* hidden, const int64_t* index, int64_t rows, int64_t width, const float* weight, float epsilon,
-                      Quantised out) {
+// The same in one go with quantising: `Rows` are Quantised or Grouped.
+template <class Rows>
+void normalise(const float* hidden, const int64_t* index, int64_t rows, int64_t width, const float* weight, float epsilon,
+               const Rows& out) {
   share_rows(rows, [&](int64_t row) {
     thread_local std::vector<float> normed;
     normed.resize(width);

@@ -87,13 +87,15 @@ def quantise_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def linear(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
     """Return x (N, in) times a matrix (out, in), transposed.
 
-    A quantised matrix meets rows quantised to 8 bits, and gives float32: for 8 bits the sums are exact integers.
+    A quantised matrix gives float32, and meets rows of 8 bits: with one scale a row where its weights have 8 bits, so
+    that sums are exact integers, and with one scale a group where they have 4.
     """
     if isinstance(matrix, torch.Tensor):
         return F.linear(x, matrix)
-    codes, scales = quantise_rows(x.float())
     if isinstance(matrix, Int4Matrix):
-        return F.linear(codes, matrix.unpack()) * scales[:, None]
+        codes, scales = quantise_rows(x.float().reshape(-1, GROUP))
+        return F.linear((codes * scales[:, None]).view_as(x), matrix.unpack())
+    codes, scales = quantise_rows(x.float())
     sums = F.linear(codes.double(), matrix.codes.double()).float()
     return sums * (matrix.scales * scales[:, None])
 
