@@ -136,7 +136,7 @@ void vector_panel(const Grouped& x, int64_t rows, const Int4& w, int64_t panel, 
 template <class Take>
 void products(const Grouped& x, int64_t rows, const Int4& w, Take take) {
 #ifdef __AMX_INT8__
-  if (rows >= 6 && may_use_amx()) {
+  if (rows >= 32 && may_use_amx()) {  // measured: its sums by group cost more than they save up to 24, even at 32
     share(w.panels, [&](int64_t panel) {
       thread_local std::vector<Floats> space;
       space.resize(rounded_up(rows, 16) * 2);
