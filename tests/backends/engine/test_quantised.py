@@ -24,9 +24,14 @@ from backends.engine.model.quant import Int4Matrix, linear, quantise_rows, to_in
 from backends.engine.model.weights import ModelUnreadable
 from backends.engine.runner.batch import Batch, lay_out
 from backends.engine.sched.decision import Decision, Row
+from backends.local.gguf_vocabulary import read_gguf_vocabulary
+from benchmarks.precision import compare, logprobs
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
+TEXT = """The lighthouse stood at the end of the island. Its keeper, an old man with a white beard, lit the lamp every
+evening and wrote in his book what he had seen: ships, birds, and the weather. In the winter of that year a storm came
+from the north, and for three days nobody could leave the house. On the fourth day the sea was calm again."""
 CPU = torch.device("cpu")
 BITS = pytest.mark.parametrize("quantization", ["int8", "int4"])
 
@@ -188,3 +193,36 @@ def test_every_precision_has_a_revision_of_its_own(even_folder: Path) -> None:
 
     assert len({model.revision for model in models}) == len(models)
     assert models[1].revision.endswith("-bfloat16-int8")
+
+
+@pytest.fixture(scope="module")
+def exact(language_model: Path, smollm: LoadedModel) -> tuple[list[int], torch.Tensor]:
+    """Give a text's tokens and their logprobs (N, V) by the built-in model in float32."""
+    tokens: list[int] = read_gguf_vocabulary(language_model).tokenizer.encode(TEXT).ids
+    with torch.inference_mode():
+        return tokens, logprobs(smollm, tokens)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "most_error", "least_agreement"),
+    [
+        ("none", 0.05, 0.95),  # measured: 0.017 and 1.00
+        ("int8", 0.40, 0.80),  # 0.253 and 0.90
+        ("int4", 0.20, 0.85),  # 0.104 and 0.93
+    ],
+)
+@torch.inference_mode()
+def test_logprobs_stay_close_to_float32(
+    language_model: Path,
+    exact: tuple[list[int], torch.Tensor],
+    quantization: str,
+    most_error: float,
+    least_agreement: float,
+) -> None:
+    tokens, wanted = exact
+
+    found = compare(logprobs(_load(language_model, quantization), tokens), wanted, tokens)
+
+    assert found.likely_error <= most_error, found  # nats, over tokens with a likelihood above a hundredth
+    assert found.agreement >= least_agreement, found
+    assert found.perplexity <= 1.1 * compare(wanted, wanted, tokens).perplexity, found
