@@ -52,6 +52,7 @@ async def test_the_process_reports_answers_and_ends_on_sigterm(
     assert ready == {
         "event": "ready", "address": address, "name": "tiny", "revision": tiny_model.revision, "vocab_size": 97,
         "max_len": 256, "eos_ids": [96], "dtype": "float32", "device": "cpu", "page_size": 1,
+            "kv_dtype": "float32", "quantization": "none",
         "num_pages": (4 << 20) // tiny_model.shape.kv_bytes_per_token(4), "max_num_seqs": 64,
     }  # fmt: skip
     tiny_greedy([5, 6, 7], tokens)
