@@ -177,10 +177,11 @@ async def test_a_reader_that_stalls_is_cut_and_others_go_on(address: str) -> Non
         served.connection() as watcher,
         served.connection() as client,
     ):
-        served.runner.open()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for request_id in range(4):
             await client.submit(request_id, [1], max_tokens=30_000)
+        await watcher.stats_until(lambda stats: stats["running"] + stats["waiting"] == 4)
+        served.runner.open()
 
         stats = await watcher.stats_until(lambda stats: stats["aborted"] == 4)
         await watcher.submit(9, [2])
