@@ -53,7 +53,7 @@ def why_ineligible(call: Call) -> str | None:
         return "temperature_unstated"
     if not 0 <= temperature <= MAX_TEMPERATURE:
         return "temperature"
-    return _why_unfit(_last_text(request.messages))
+    return _why_unfit(last_text(request.messages))
 
 
 def question_of(call: Call, *, route: str, policy: str) -> Question:
@@ -63,7 +63,7 @@ def question_of(call: Call, *, route: str, policy: str) -> Question:
     whatever else the message says stay in.
     """
     *earlier, last = call.request.messages
-    text = _last_text(call.request.messages)
+    text = last_text(call.request.messages)
     assert text is not None, "the call is eligible"
     blanked = call.request.with_fields(messages=[*earlier, {**last, "content": _blank(last["content"])}])
     key = exact_key(replace(call, request=blanked), route=route, policy=policy)
@@ -83,7 +83,7 @@ def _why_unfit(text: str | None) -> str | None:
     return None
 
 
-def _last_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
+def last_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the last message's text where it is a user's text and nothing else."""
     if not messages or messages[-1].get("role") != "user":
         return None

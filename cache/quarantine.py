@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from cache.partition import Question
 from cache.store import Store
 from orchestration.core import CacheStatus
 
@@ -21,8 +21,7 @@ def keys_of(record: Mapping[str, Any], *, question: str | None) -> tuple[str, ..
     if cache["status"] == CacheStatus.SEMANTIC:
         return (*exact, semantic_key(cache["entry"]))
     if cache["status"] == CacheStatus.MISS and question is not None and cache["partition"]:
-        own = hashlib.sha256(f"{cache['partition']}\0{question}".encode(errors="replace")).hexdigest()[:32]
-        return (*exact, semantic_key(own))
+        return (*exact, semantic_key(Question(cache["partition"], question).entry))
     return exact
 
 

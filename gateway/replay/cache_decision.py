@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from cache.decide import decide
 from cache.examiner import NO_QUESTION
 from cache.guard import GUARD_VERSION, Guard
+from cache.partition import Question, last_text
 from cache.policies.calibrated import RULE_VERSION, chance_of
 from cache.policies.scorer import PooledModel
 from gateway.replay.finding import Finding, Verdict, compared
@@ -70,31 +70,19 @@ class CacheReplay:
 
 
 def questions_in(records: Iterable[Record]) -> dict[str, str]:
-    """Return the texts of the entries that these calls asked for, by the entry's id.
-
-    An entry's id follows from its partition and its question, see `cache.partition.Question`.
-    """
+    """Return the texts of the entries that these calls asked for, by the entry's id."""
     texts = {}
     for record in records:
         text, partition = last_user_text(record), record["cache"]["partition"]
         if text is not None and partition is not None:
-            texts[hashlib.sha256(f"{partition}\0{text}".encode(errors="replace")).hexdigest()[:32]] = text
+            texts[Question(partition, text).entry] = text
     return texts
 
 
 def last_user_text(record: Record) -> str | None:
     """Return the text that was looked up, None where the log does not hold it."""
     request = (record["content"] or {}).get("request") or {}
-    messages = request.get("messages") or [{}]
-    match messages[-1].get("content") if isinstance(messages[-1], Mapping) else None:
-        case str(text):
-            return text
-        case [*parts] if parts and all(
-            isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts
-        ):
-            return "\n".join(part["text"] for part in parts)
-        case _:
-            return None
+    return last_text(request.get("messages") or ())
 
 
 def _choice(record: Record, candidates: list[Candidate]) -> Finding:
