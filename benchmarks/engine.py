@@ -25,8 +25,8 @@ import msgpack
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.server import cpu_s
 from gateway import model_store
+from lab.bench.process_tree import cpu_s
 
 VARIANTS = {"reference": ["--kernels", "reference"], "kernels": ["--kernels", "auto"]}
 OUTPUT_TOKENS = 64

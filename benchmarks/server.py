@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -13,6 +12,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+from lab.bench.process_tree import cpu_s
 
 SETTINGS = """
 models:
@@ -36,11 +37,6 @@ class Server:
     def cpu_s(self) -> float:
         """Add up the CPU seconds of the supervisor and of everything below it."""
         return cpu_s(self._pid)
-
-
-def cpu_s(root: int) -> float:
-    """Add up the CPU seconds of a process and of everything below it."""
-    return sum(_cpu_ticks(pid) for pid in _tree(root)) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
@@ -71,29 +67,3 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes], timeout_s: flo
             return
         time.sleep(0.2)
     raise SystemExit(f"{url} was not ready after {timeout_s:g} s")
-
-
-def _tree(root: int) -> list[int]:
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parents.setdefault(int(_stat(int(entry.name))[1]), []).append(int(entry.name))
-    found, waiting = [], [root]
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        waiting.extend(parents.get(pid, ()))
-    return found
-
-
-def _cpu_ticks(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        fields = _stat(pid)
-        return int(fields[11]) + int(fields[12])
-    return 0
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the command's name."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

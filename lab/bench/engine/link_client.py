@@ -10,7 +10,7 @@ from pathlib import Path
 from backends.local.generation import EngineRefused, Submission
 from backends.local.link import EngineLink
 from lab.bench.engine.answer import Answer
-from lab.bench.engine.processes import tree
+from lab.bench.process_tree import tree
 from orchestration.core.errors import LaminaError
 
 

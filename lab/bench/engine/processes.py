@@ -108,29 +108,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def tree_cpu_s(root: int) -> float:
-    """Add up the CPU seconds of a process and of everything below it, ended children included (Linux)."""
-    return sum(sum(map(int, _stat(pid)[11:15])) for pid in tree(root)) / os.sysconf("SC_CLK_TCK")
-
-
-def tree(root: int) -> Sequence[int]:
-    """Return the ids of a process and of everything below it."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (fields := _stat(int(entry.name))) and fields[1] != "0":
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, waiting = [], [root]
-    while waiting:
-        found.append(pid := waiting.pop())
-        waiting.extend(children.get(pid, ()))
-    return found
-
-
-def _stat(pid: int) -> Sequence[str]:
-    """Return the fields of /proc/PID/stat after the command's name; nothing but noughts for one that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ["0"] * 40

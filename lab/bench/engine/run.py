@@ -18,9 +18,10 @@ from lab.bench.engine.figures import Figures, Objective, summarise
 from lab.bench.engine.http_client import CompletionClient
 from lab.bench.engine.link_client import LinkClient
 from lab.bench.engine.load import ClosedLoop, Load, run_load
-from lab.bench.engine.processes import ServerFailed, tree_cpu_s
+from lab.bench.engine.processes import ServerFailed
 from lab.bench.engine.prompts import make_prompts, make_token_prompts
 from lab.bench.engine.server_numbers import ServerNumbers, watching
+from lab.bench.process_tree import cpu_s
 
 _SLOT_TOKENS = 256
 _SHORT_ANSWER = 8
@@ -104,12 +105,12 @@ async def measure(server: Running, load: Load, plan: Plan, *, repeat: int) -> Ro
     seed = f"{plan.seed}/{repeat}/{load.label}"
     async with _asking(server, plan, count=load.num_requests, seed=seed) as ask, watching(*server.host_port) as numbers:
         load_average = os.getloadavg()[0]
-        server_cpu_s = tree_cpu_s(server.pid) if server.pid else None
+        server_cpu_s = cpu_s(server.pid, with_ended=True) if server.pid else None
         client_cpu_s = time.process_time()
         replies = await run_load(load, ask, seed=seed)
         client_cpu_s = time.process_time() - client_cpu_s
         if server.pid and server_cpu_s is not None:
-            server_cpu_s = tree_cpu_s(server.pid) - server_cpu_s
+            server_cpu_s = cpu_s(server.pid, with_ended=True) - server_cpu_s
     return Row(
         contestant=server.name,
         bits=server.bits,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from lab.bench.gateway.client import Timings, run_load
 from lab.bench.gateway.mock_upstream import NUM_CHUNKS
-from lab.bench.gateway.processes import cpu_s
 from lab.bench.gateway.targets import MASTER_KEY, Running
+from lab.bench.process_tree import cpu_s
 
 STALL_S = 1.0
 _DRAIN_S = 120.0

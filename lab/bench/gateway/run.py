@@ -17,8 +17,8 @@ from rich.table import Table
 
 from lab.bench.gateway.cases import Paced, Row, hits, misses, run_case, run_paced, wait_until_drained
 from lab.bench.gateway.client import run_load
-from lab.bench.gateway.processes import rss_by_process
 from lab.bench.gateway.targets import Running, lamina, litellm, mock_upstream, portkey
+from lab.bench.process_tree import rss_by_process
 
 _STARTERS = {"litellm": litellm, "portkey": portkey}
 

@@ -13,10 +13,11 @@ from lab.bench.engine.figures import Objective
 from lab.bench.engine.http_client import CompletionClient
 from lab.bench.engine.load import ClosedLoop, OpenLoop
 from lab.bench.engine.options import read_ours, read_rivals, read_settings
-from lab.bench.engine.processes import ServerFailed, free_port, start, stop, tree, tree_cpu_s, wait_until
+from lab.bench.engine.processes import ServerFailed, free_port, start, stop, wait_until
 from lab.bench.engine.run import Outcome, Plan, Row, run
 from lab.bench.engine.server_numbers import parse_metrics
 from lab.bench.engine.table import cells, faults, headings, markdown, standings
+from lab.bench.process_tree import cpu_s, tree
 from tests.lab.bench.engine.fake_server import METRICS, FakeServer, serving, stream_of
 
 PLAN = Plan([ClosedLoop(2, 4)], repeats=1, prompt_words=5, output_tokens=3, objective=Objective(), seed="0")
@@ -154,7 +155,7 @@ async def test_a_server_is_watched_timed_and_ended_with_its_family(tmp_path: Pat
         await wait_until(process, ("127.0.0.1", port), "/", timeout_s=60)
         family = [psutil.Process(pid) for pid in tree(process.pid)]
         assert len(family) == 2
-        assert tree_cpu_s(process.pid) > 0
+        assert cpu_s(process.pid, with_ended=True) > 0
     finally:
         await stop(process)
 
