@@ -27,15 +27,14 @@ class CacheLearning:
     """Follow one database for everything that changes the examiners of one worker."""
 
     def __init__(self, database_url: str) -> None:
-        self._database_url = database_url
         self._labels = LabelBook(database_url)
         self._policies = PolicyHistory(database_url)
         self._watches: list[PolicyWatch | LabelWatch] = []
 
     def follow(self, examiner: Examiner) -> None:
         """Keep an examiner up to date from `start` on."""
-        self._watches.append(PolicyWatch(PolicyHistory(self._database_url), examiner))
-        self._watches.append(LabelWatch(LabelBook(self._database_url), examiner))
+        self._watches.append(PolicyWatch(self._policies, examiner))
+        self._watches.append(LabelWatch(self._labels, examiner))
 
     def routes(self, *, calls: CallReader, store: Store) -> Sequence[APIRouter]:
         """Return the admin side: feedback on a call, and the policy in force."""

@@ -60,7 +60,6 @@ class LabelWatch:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._book.aclose()
 
     async def _follow(self) -> None:
         while True:

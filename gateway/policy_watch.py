@@ -52,7 +52,6 @@ class PolicyWatch:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._history.aclose()
 
     async def _follow(self) -> None:
         while True:

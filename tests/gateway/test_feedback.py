@@ -148,6 +148,7 @@ async def test_a_persons_word_lowers_the_entrys_odds_on_every_worker_once(book: 
     assert learned == [1, 0]
     assert examiner.policy.judge("e", features).p_correct < before.p_correct
     await watch.aclose()
+    await book.aclose()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def a_client(history: PolicyHistory) -> httpx.AsyncClient:
 
 async def test_an_applied_policy_reaches_every_worker_and_its_version_is_known(url: str) -> None:
     history, workers = PolicyHistory(url), [Examiner(StaticPolicy(0.95)) for _ in range(3)]
-    watches = [PolicyWatch(PolicyHistory(url), examiner) for examiner in workers]
+    watches = [PolicyWatch(history, examiner) for examiner in workers]
     async with a_client(history) as client:
         body = {"threshold": 0.975, "by": "ann", "reason": "a sweep of today"}
         applied = (await client.put("/admin/cache/policy", json=body)).json()
@@ -51,7 +51,7 @@ async def test_an_applied_policy_reaches_every_worker_and_its_version_is_known(u
 
 async def test_the_word_goes_back_to_the_settings(url: str) -> None:
     examiner, history = Examiner(StaticPolicy(0.95)), PolicyHistory(url)
-    watch = PolicyWatch(PolicyHistory(url), examiner)
+    watch = PolicyWatch(history, examiner)
     for policy in ("calibrated", "settings"):
         await history.apply(
             policy=policy, threshold=0.5, wrong_to_call_cost=25, applied_by="ann", reason="try", now=0.0
@@ -65,7 +65,7 @@ async def test_the_word_goes_back_to_the_settings(url: str) -> None:
 
 async def test_a_policy_that_this_version_does_not_know_changes_nothing(url: str) -> None:
     examiner, history = Examiner(StaticPolicy(0.95)), PolicyHistory(url)
-    watch = PolicyWatch(PolicyHistory(url), examiner)
+    watch = PolicyWatch(history, examiner)
     await history.apply(policy="tea-leaves", threshold=0.1, wrong_to_call_cost=2, applied_by="x", reason="y", now=0.0)
 
     await watch.look()
@@ -77,12 +77,14 @@ async def test_a_policy_that_this_version_does_not_know_changes_nothing(url: str
 
 async def test_a_database_that_is_away_leaves_in_force_what_is() -> None:
     examiner = Examiner(StaticPolicy(0.95))
-    watch = PolicyWatch(PolicyHistory("postgresql+psycopg2://nobody@127.0.0.1:9/none"), examiner)
+    history = PolicyHistory("postgresql+psycopg2://nobody@127.0.0.1:9/none")
+    watch = PolicyWatch(history, examiner)
 
     await watch.start()
 
     assert examiner.policy == StaticPolicy(0.95)
     await watch.aclose()
+    await history.aclose()
 
 
 @pytest.mark.parametrize(
