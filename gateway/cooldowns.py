@@ -8,11 +8,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from gateway.prompt_redis import prompt_redis
 from orchestration.core.standing import Standings
 
 POLL_S = 0.4
@@ -48,14 +46,7 @@ class RedisCooldowns:
         poll_s: float = POLL_S,
         prefix: str = "lamina:cool:",
     ) -> None:
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 1),
-            protocol=2,
-            driver_info=None,
-        )
+        self._redis = prompt_redis(url, timeout_s=_TIMEOUT_S)
         self._standings = standings
         self._ids = tuple(dict.fromkeys(ids))
         self._poll_s = poll_s

@@ -11,7 +11,7 @@ from gateway.anthropic_errors import is_anthropic_path
 from gateway.headers import decision_headers, request_id_of
 from gateway.ids import new_ulid
 from gateway.protocol import BODY_FOLLOWS
-from orchestration.core import Delta, Event, Finish, Notes, Start, Usage
+from orchestration.core import Call, Controls, Delta, Event, Finish, Notes, Request, Start, Usage
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -70,6 +70,19 @@ class Exchange:
         self.first_event_at: float | None = None
         self.cost_is_known = False
         self.is_started = False
+
+    def call(self, request: Request, *, tenant: str, controls: Controls) -> Call:
+        """Make the call that this exchange is about; both write into the same notes."""
+        return Call(
+            id=self.id,
+            request_id=self.request_id,
+            tenant=tenant,
+            request=request,
+            received_at=self.received_at,
+            started=self.started,
+            controls=controls,
+            notes=self.notes,
+        )
 
     def saw(self, event: Event) -> None:
         """Note an event of the answer: when the first one came, and what was used."""

@@ -7,12 +7,10 @@ import logging
 from typing import Any
 
 import orjson
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from gateway.live import LiveCalls
+from gateway.prompt_redis import prompt_redis
 
 BEAT_S = 1.0
 _WATCHED_S = 10
@@ -41,14 +39,7 @@ class LiveNodes:
         beat_s: float = BEAT_S,
         prefix: str = "lamina:live:",
     ) -> None:
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 1),
-            protocol=2,
-            driver_info=None,
-        )
+        self._redis = prompt_redis(url, timeout_s=_TIMEOUT_S)
         self._live = live
         self._node = node
         self._name = f"{node}/{worker}"

@@ -62,16 +62,7 @@ class Generation:
         request = self._dialect.parse(body, exchange.headers)
         exchange.model = request.model
         self._gatekeeper.check_model(tenant, request.model)
-        call = Call(
-            id=exchange.id,
-            request_id=exchange.request_id,
-            tenant=tenant,
-            request=request,
-            received_at=exchange.received_at,
-            started=exchange.started,
-            controls=controls,
-            notes=exchange.notes,
-        )
+        call = exchange.call(request, tenant=tenant, controls=controls)
         reply = Reply(call_id=call.id, created=int(call.received_at), request=request)
         encoder = self._dialect.stream(reply) if request.is_streamed else None
         with self._metrics.in_flight(exchange.label):
@@ -91,7 +82,7 @@ class Generation:
                 exchange.saw(event)
                 answer.add(event)
         if not answer.is_finished:
-            raise _cut_off()
+            raise cut_off()
         exchange.cost_is_known = True
         await exchange.reply(200, self._dialect.encode(answer, reply))
 
@@ -143,7 +134,7 @@ class _Stream:
                     self.is_waiting = False
                     await self._exchange.send_piece(frames, headers=HEADERS)
         if not end:
-            raise _cut_off()
+            raise cut_off()
         self.is_waiting = False
         return end
 
@@ -251,5 +242,6 @@ async def _attend(exchange: Exchange, patience: _Patience | None) -> None:
             beat_s = max(beat_s, SHORTEST_BEAT_S)
 
 
-def _cut_off() -> BackendError:
+def cut_off() -> BackendError:
+    """Make the error of an answer without an end."""
     return BackendError("The answer ended without saying why.")

@@ -18,13 +18,13 @@ import orjson
 from gateway.access import Gatekeeper
 from gateway.body import parse_object
 from gateway.endpoints import stream_messages as messages
-from gateway.endpoints.generation import fault_of
+from gateway.endpoints.generation import cut_off, fault_of
 from gateway.error_body import error_body, error_headers, status_of
 from gateway.exchange import Exchange, Receive, Scope, Send, headers_of
 from gateway.http_errors import CallRunning, ClientLeft, Stopping
 from gateway.metrics import Metrics
 from orchestration.core import Call, Delta, Finish, Handler, Start
-from orchestration.core.errors import BackendError, InvalidRequest, LaminaError, Unauthorized
+from orchestration.core.errors import InvalidRequest, LaminaError, Unauthorized
 
 PATH = "/v1/stream"
 AUTH_S = 10.0
@@ -208,7 +208,7 @@ class _Socket:
                         case Finish():
                             end = event
         if end is None:
-            raise BackendError("The answer ended without saying why.")
+            raise cut_off()
         return messages.done_message(exchange, end)
 
     def _call_of(self, exchange: Exchange, fields: dict[str, Any]) -> Call:
@@ -219,16 +219,7 @@ class _Socket:
         request = messages.request_of(fields, models=self._stream.models)
         exchange.model = request.model
         gatekeeper.check_model(tenant, request.model)
-        return Call(
-            id=exchange.id,
-            request_id=exchange.request_id,
-            tenant=tenant,
-            request=request,
-            received_at=exchange.received_at,
-            started=exchange.started,
-            controls=controls,
-            notes=exchange.notes,
-        )
+        return exchange.call(request, tenant=tenant, controls=controls)
 
     async def _close_in_time(self) -> None:
         try:

@@ -36,20 +36,25 @@ def kernels() -> Path:
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder with a random Llama of two layers."""
     folder = tmp_path_factory.mktemp("tiny-llama")
+    save_random_llama(folder, hidden_size=48, intermediate_size=80, num_heads=6)
+    return folder
+
+
+def save_random_llama(folder: Path, *, hidden_size: int, intermediate_size: int, num_heads: int) -> None:
+    """Write a Llama of two layers with the same random weights each time."""
     torch.manual_seed(7)
     shape = LlamaConfig(
         vocab_size=97,
-        hidden_size=48,
-        intermediate_size=80,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
         num_hidden_layers=2,
-        num_attention_heads=6,
+        num_attention_heads=num_heads,
         num_key_value_heads=2,
         max_position_embeddings=256,
         eos_token_id=96,
         tie_word_embeddings=False,
     )
     LlamaForCausalLM(shape).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

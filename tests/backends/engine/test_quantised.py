@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from backends.engine.attn.cpu import CpuPlan
 from backends.engine.attn.kv_store import KvStore
@@ -26,6 +25,7 @@ from backends.engine.runner.batch import Batch, lay_out
 from backends.engine.sched.decision import Decision, Row
 from backends.local.gguf_vocabulary import read_gguf_vocabulary
 from benchmarks.precision import compare, logprobs
+from tests.backends.engine.conftest import save_random_llama
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -40,19 +40,7 @@ BITS = pytest.mark.parametrize("quantization", ["int8", "int4"])
 def even_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder with a random Llama whose matrices may have 4 bits."""
     folder = tmp_path_factory.mktemp("even-llama")
-    torch.manual_seed(7)
-    shape = LlamaConfig(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        eos_token_id=96,
-        tie_word_embeddings=False,
-    )
-    LlamaForCausalLM(shape).save_pretrained(folder)
+    save_random_llama(folder, hidden_size=64, intermediate_size=96, num_heads=4)
     return folder
 
 
