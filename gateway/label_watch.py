@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 class LabelWatch:
-    """Hand the labels of the last 30 days, then each new one, to the examiner's policy; each once.
+    """Hand the labels of the last 30 days, then each new one, to the examiner's policy; each once, and all of them
+    again to a policy that was put in force meanwhile, which knows none.
 
     A database that does not answer is asked again; the policy stays as it is meanwhile.
     """
@@ -31,6 +32,7 @@ class LabelWatch:
         self._book = book
         self._examiner = examiner
         self._interval_s = interval_s
+        self._taught = examiner.applied
         self._from_s = time.time() - _HISTORY_S
         self._seen: dict[tuple[str, str], float] = {}
         self._task: asyncio.Task[None] | None = None
@@ -41,6 +43,9 @@ class LabelWatch:
 
     async def look(self) -> int:
         """Learn from what is new; returns how many labels taught something."""
+        if self._examiner.applied != self._taught:
+            self._taught = self._examiner.applied
+            self._from_s, self._seen = time.time() - _HISTORY_S, {}
         try:
             labels = await self._book.since(self._from_s)
         except LabelsDown as exc:

@@ -151,6 +151,23 @@ async def test_a_persons_word_lowers_the_entrys_odds_on_every_worker_once(book: 
     await book.aclose()
 
 
+async def test_a_policy_that_was_put_in_force_learns_what_was_known_before(book: LabelBook) -> None:
+    examiner = Examiner(build_policy("static", threshold=0.95, wrong_to_call_cost=25))
+    fresh = build_policy("calibrated", threshold=0.95, wrong_to_call_cost=25)
+    inputs = json.dumps(fresh.judge("e", Features(0.97)).inputs)
+    await book.add([Label("c1", LabelSource.HUMAN, False, time.time(), entry="e", similarity=0.97, inputs=inputs)])
+    watch = LabelWatch(book, examiner)
+    await watch.look()
+    examiner.policy, examiner.applied = fresh, 1
+
+    learned = [await watch.look(), await watch.look()]
+
+    assert learned == [1, 0]
+    assert examiner.policy.judge("e", Features(0.97)).p_correct < fresh.judge("e", Features(0.97)).p_correct
+    await watch.aclose()
+    await book.aclose()
+
+
 @pytest.mark.parametrize(
     "label",
     [
