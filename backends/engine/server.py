@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -41,6 +43,8 @@ class EngineServer:
     """Serve the link on one address; all of it runs on one event loop, except `deliver`.
 
     A connection whose reader leaves `max_buffer_bytes` unread is cut, and one that is lost has its requests aborted.
+    What the engine tells while the event loop is busy is done in one turn, with one write for each connection: an
+    engine that is faster than the loop costs it no more turns, so it never runs far ahead of a reader that is lost.
     """
 
     def __init__(self, info: Mapping[str, Any], *, max_buffer_bytes: int = 8 << 20) -> None:
@@ -52,6 +56,9 @@ class EngineServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._engine: Engine | None = None
+        self._told: deque[Callable[[], None]] = deque()
+        self._is_due = False
+        self._lock = threading.Lock()
 
     async def start(self, address: str, engine: Engine) -> str:
         """Listen at `unix:///path` or `tcp://host:port`; returns the address with the port that was taken.
@@ -83,12 +90,26 @@ class EngineServer:
         self._post(partial(self._send, report))
 
     def _post(self, work: Callable[[], None]) -> None:
-        """Let the event loop do something; called in the engine's thread."""
+        """Let the event loop do something, in the order of the calls; called in the engine's thread."""
         assert self._loop is not None
+        with self._lock:
+            self._told.append(work)
+            is_due, self._is_due = self._is_due, True
+        if is_due:
+            return
         try:
-            self._loop.call_soon_threadsafe(work)
+            self._loop.call_soon_threadsafe(self._do_told)
         except RuntimeError:
             logger.info("engine.late_step the event loop has ended")
+
+    def _do_told(self) -> None:
+        with self._lock:
+            told, self._told = self._told, deque()
+            self._is_due = False
+        for work in told:
+            work()
+        for connection in list(self._connections):
+            connection.flush()
 
     def _connect(self) -> _Connection:
         assert self._engine is not None
@@ -153,6 +174,7 @@ class _Connection(asyncio.Protocol):
         self._reader = wire.FrameReader()
         self._transport: asyncio.Transport | None = None
         self._live: dict[int, int] = {}
+        self._unsent: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -171,6 +193,7 @@ class _Connection(asyncio.Protocol):
                 self._answer(message)
         except wire.BadFrame as exc:
             self.cut(str(exc))
+        self.flush()
 
     def send_step(self, rows: Sequence[tuple[int, Output]]) -> None:
         """Send one step's rows."""
@@ -187,6 +210,15 @@ class _Connection(asyncio.Protocol):
     def tell_checked(self, fault: str | None) -> None:
         """Tell what is wrong with the engine's books, or that nothing is."""
         self._send({"op": "checked", "fault": fault})
+
+    def flush(self) -> None:
+        """Write what was told in this turn of the loop; cuts the connection where too much of it is left unread."""
+        unsent, self._unsent = self._unsent, []
+        if not unsent or self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(unsent))
+        if self._transport.get_write_buffer_size() > self._max_buffer_bytes:
+            self.cut(f"its reader left more than {self._max_buffer_bytes} bytes unread")
 
     def cut(self, reason: str) -> None:
         """Drop the connection; its requests are aborted when it is lost."""
@@ -221,8 +253,4 @@ class _Connection(asyncio.Protocol):
             self.refuse(request_id, refused)
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        self._transport.write(wire.encode(message))
-        if self._transport.get_write_buffer_size() > self._max_buffer_bytes:
-            self.cut(f"its reader left more than {self._max_buffer_bytes} bytes unread")
+        self._unsent.append(wire.encode(message))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -188,6 +188,31 @@ async def test_a_reader_that_stalls_is_cut_and_others_go_on(address: str) -> Non
 
         assert await watcher.answer(9) == (_answer(2, 4), "length")
     assert stats["pages_used"] == 0
+
+
+async def test_an_engine_faster_than_the_event_loop_costs_it_one_turn_and_loses_no_step(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    turns: list[object] = []
+    call_soon = loop.call_soon_threadsafe
+
+    def counted(callback: Callable[..., object], *args: object) -> asyncio.Handle:
+        turns.append(callback)
+        return call_soon(callback, *args)
+
+    async with _serve(address, max_len=1_000, num_pages=1_000) as served, served.connection() as client:
+        await client.submit(1, [1], max_tokens=500)
+        await client.stats_until(lambda stats: stats["running"] + stats["waiting"] == 1)
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        served.runner.open()
+        while served.core.stats()["finished"] == 0:  # the loop is held here on purpose
+            threading.Event().wait(0.001)
+        held_turns = len(turns)
+        answered = await client.answer(1)
+
+    assert held_turns == 1
+    assert answered == (_answer(1, 500), "length")
 
 
 @pytest.mark.parametrize(
