@@ -160,10 +160,10 @@ def test_a_core_cell_answers_as_the_oracle(tiny_model: LoadedModel, wanted: Answ
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "reference"])
+@pytest.mark.parametrize("is_fast", [True, False], ids=["kernels", "reference"])
 @pytest.mark.parametrize("cell", ALL, ids=str)
-def test_every_cell_answers_as_the_oracle(tiny_model: LoadedModel, wanted: Answers, cell: Cell, kernels: bool) -> None:
-    _check(tiny_model, wanted, cell, kernels=kernels)
+def test_every_cell_answers_as_the_oracle(tiny_model: LoadedModel, wanted: Answers, cell: Cell, is_fast: bool) -> None:
+    _check(tiny_model, wanted, cell, kernels=is_fast)
 
 
 @pytest.fixture(scope="module")
