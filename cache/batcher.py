@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -126,13 +128,37 @@ class QueueFull(Exception):
     code = "busy"
 
 
+DELAYS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Histogram:
+    """Count values in buckets up to `bounds`, and above the last one."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value, which its bucket's bound includes."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def dump(self) -> tuple[list[float], list[int], float]:
+        """Return the bounds, the cumulative counts (one more than bounds), and the sum of all values."""
+        return list(self._bounds), list(accumulate(self._counts)), self._total
+
+
 @dataclass(slots=True)
 class BatchCounts:
-    """What was sent so far."""
+    """What was sent so far: `delays` from an item's arrival until its batch is sent, in seconds; `sizes` of batches."""
 
     num_items: int = 0
     num_batches: int = 0
     largest: int = 0
+    delays: Histogram = field(default_factory=lambda: Histogram(DELAYS_S))
+    sizes: Histogram = field(default_factory=lambda: Histogram(SIZES))
 
 
 @dataclass(slots=True)
@@ -225,6 +251,10 @@ class Batcher(Generic[Item, Result]):
         self.counts.num_batches += 1
         self.counts.num_items += len(batch)
         self.counts.largest = max(self.counts.largest, len(batch))
+        self.counts.sizes.add(len(batch))
+        now_s = self._clock()
+        for pending in batch:
+            self.counts.delays.add(now_s - pending.waiting.arrived_s)
         try:
             results = await self._run([pending.item for pending in batch])
         except Exception as exc:  # each caller hears it, the next batch may be fine

@@ -87,6 +87,11 @@ class OwnerClient:
         result, _ = await self._call("stats", None, timeout_s=_ASIDE_TIMEOUT_S)
         return {name: float(value) for name, value in result.items()}
 
+    async def histograms(self) -> Mapping[str, tuple[list[float], list[int], float]]:
+        """Return the owner's histograms by name: bounds, cumulative counts (one more than bounds), sum of values."""
+        result, _ = await self._call("histograms", None, timeout_s=_ASIDE_TIMEOUT_S)
+        return {name: (bounds, counts, total) for name, (bounds, counts, total) in result.items()}
+
     async def check_health(self) -> str | None:
         """Say what is wrong, in a phrase, or None where the owner answers."""
         try:

@@ -57,6 +57,7 @@ class OwnerMethods:
             "remove": self._remove,
             "encode": self._encode,
             "stats": self._stats,
+            "histograms": self._histograms,
         }
 
     async def _ping(self, _params: Any, _payload: bytes) -> tuple[Any, bytes]:
@@ -130,6 +131,11 @@ class OwnerMethods:
             "batches": counts.num_batches,
             "largest_batch": counts.largest,
         }, b""
+
+    async def _histograms(self, _params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        """Answer with bounds, cumulative counts and sum, by name."""
+        counts = self._batcher.counts
+        return {"queue_delay_seconds": counts.delays.dump(), "batch_size": counts.sizes.dump()}, b""
 
     async def _vector(self, text: str, lane: Lane) -> NDArray[np.float32]:
         known = self._remembered.get(text)

@@ -95,7 +95,7 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
         app.include_router(router)
     gatekeeper = Gatekeeper(parts.access)
     metrics = metrics or Metrics((), folder=parts.metrics_folder)
-    metrics.know(card.id for card in parts.models)
+    metrics.know((card.id for card in parts.models), price_of=parts.price_of)
     endpoints = _endpoints(parts, gatekeeper=gatekeeper, metrics=metrics, health=health)
     app.edge = Edge(
         app.behind_edge,
@@ -140,7 +140,9 @@ def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics, hea
         "/health/live": Endpoint("GET", health.live),
         "/health/ready": Endpoint("GET", health.ready),
         "/admin/live": Endpoint("GET", live),
-        "/metrics": Endpoint("GET", MetricsPage(metrics, parts.stats, engine=parts.engine)),
+        "/metrics": Endpoint(
+            "GET", MetricsPage(metrics, parts.stats, engine=parts.engine, histograms=parts.histograms)
+        ),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -59,7 +59,18 @@ def engine_metrics(measures: Measures) -> Iterator[Metric]:
     for prefix, meanings in ((PREFIX, _HISTOGRAMS), (OUR_PREFIX, _OURS)):
         for name, meaning in meanings.items():
             if name in measures.histograms:
-                yield _histogram(prefix + name, meaning, measures.histograms[name], labels)
+                counts = measures.histograms[name]
+                yield histogram_metric(prefix + name, meaning, counts, names=_LABELS, labels=labels)
+
+
+def histogram_metric(
+    name: str, meaning: str, counts: HistogramCounts, *, names: Sequence[str] = (), labels: Sequence[str] = ()
+) -> Metric:
+    """Write a histogram that another process counted; `labels` are the values of `names`."""
+    bounds = [*map(floatToGoString, counts.bounds), "+Inf"]
+    family = HistogramMetricFamily(name, meaning, labels=names)
+    family.add_metric(labels, list(zip(bounds, map(float, counts.counts), strict=True)), counts.total)
+    return family
 
 
 def _ends(measures: Measures, labels: list[str]) -> Metric:
@@ -68,10 +79,3 @@ def _ends(measures: Measures, labels: list[str]) -> Metric:
         if name.startswith(_FINISHED):
             ends.add_metric([*labels, name.removeprefix(_FINISHED)], value)
     return ends
-
-
-def _histogram(name: str, meaning: str, counts: HistogramCounts, labels: list[str]) -> Metric:
-    bounds = [*map(floatToGoString, counts.bounds), "+Inf"]
-    family = HistogramMetricFamily(name, meaning, labels=_LABELS)
-    family.add_metric(labels, list(zip(bounds, map(float, counts.counts), strict=True)), counts.total)
-    return family

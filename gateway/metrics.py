@@ -18,6 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.values import ValueClass
 
+from gateway.cache_metrics import CacheMetrics, PriceOf
 from gateway.exchange import Exchange
 from logging_layer.stages import stage_times
 
@@ -86,10 +87,13 @@ class Metrics:
         self._tokens = functools.cache(tokens.labels)
         self._stages = functools.cache(_stages(registry).labels)
         self._num_calls = 0
+        self.cache = CacheMetrics(registry)
 
-    def know(self, models: Iterable[str]) -> None:
-        """Count these models by name, too, from now on."""
+    def know(self, models: Iterable[str], *, price_of: PriceOf | None = None) -> None:
+        """Count these models by name, too, from now on, and what caches save by these prices."""
         self._models.update(models)
+        if price_of is not None:
+            self.cache.price_of = price_of
 
     @contextmanager
     def in_flight(self, endpoint: str) -> Iterator[None]:
@@ -107,6 +111,7 @@ class Metrics:
         model = exchange.model if exchange.model in self._models else "other" if exchange.model else ""
         self._requests(endpoint, model, str(exchange.status), cache).inc()
         self._durations(endpoint, cache).observe(time.monotonic() - exchange.started)
+        self.cache.observe(exchange.notes, exchange.usage, model=exchange.model)
         if exchange.first_event_at is None:
             return
         self._overheads(endpoint, cache).observe(exchange.overhead_s())

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from backends.local.link import Measures
-from gateway.engine_numbers import engine_metrics
+from backends.local.link import HistogramCounts, Measures
+from gateway.engine_numbers import engine_metrics, histogram_metric
 from gateway.exchange import Exchange
 from gateway.metrics import CONTENT_TYPE, Metrics
-from gateway.parts import EngineSource, StatsSource
+from gateway.parts import EngineSource, HistogramSource, StatsSource
 
 Given = TypeVar("Given")
 
@@ -29,6 +29,7 @@ class PartNumbers(Collector):
 
     by_part: Mapping[str, Mapping[str, float] | None]
     engine: Measures | None = None
+    histograms: Mapping[str, Mapping[str, HistogramCounts] | None] = field(default_factory=dict)
 
     def collect(self) -> Iterator[Metric]:
         """Give them as metrics."""
@@ -40,6 +41,10 @@ class PartNumbers(Collector):
             for name, value in (numbers or {}).items():
                 metric = f"lamina_{_metric_name(part)}_{_metric_name(name)}"
                 yield GaugeMetricFamily(metric, f"{name} of the {part}, as it reports it.", value=value)
+        for part, histograms in self.histograms.items():
+            for name, counts in (histograms or {}).items():
+                metric = f"lamina_{_metric_name(part)}_{_metric_name(name)}"
+                yield histogram_metric(metric, f"{name} of the {part}, as it reports it.", counts)
         if self.engine is not None:
             yield from engine_metrics(self.engine)
 
@@ -53,11 +58,13 @@ class MetricsPage:
         sources: Mapping[str, StatsSource],
         *,
         engine: EngineSource | None = None,
+        histograms: Mapping[str, HistogramSource] | None = None,
         timeout_s: float = 1.0,
     ) -> None:
         self._metrics = metrics
         self._sources = {name: source for name, source in sources.items() if engine is None or name != "engine"}
         self._engine = engine
+        self._histograms = histograms or {}
         self._timeout_s = timeout_s
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -70,13 +77,15 @@ class MetricsPage:
 
         The one engine is asked anew by whichever worker is scraped, so that it counts once, however many there are.
         """
-        numbers, engine = await asyncio.gather(
-            asyncio.gather(*map(self._ask, self._sources.values())), self._ask_engine()
+        numbers, engine, histograms = await asyncio.gather(
+            asyncio.gather(*map(self._ask, self._sources.values())),
+            self._ask_engine(),
+            asyncio.gather(*map(self._ask, self._histograms.values())),
         )
         by_part = dict(zip(self._sources, numbers, strict=True))
         if self._engine is not None:
             by_part["engine"] = None if engine is None else engine.numbers
-        return PartNumbers(by_part, engine)
+        return PartNumbers(by_part, engine, dict(zip(self._histograms, histograms, strict=True)))
 
     async def _ask_engine(self) -> Measures | None:
         return None if self._engine is None else await self._ask(self._engine)

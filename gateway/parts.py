@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from backends.local.link import Measures
+from backends.local.link import HistogramCounts, Measures
 from gateway.admin_parts import AdminParts
-from orchestration.core import Handler, Kind, Request, Secret
+from orchestration.core import Handler, Kind, Price, Request, Secret
 
 HealthCheck = Callable[[], Awaitable[str | None]]
 """Say in a phrase what is wrong with a part, or None where it answers."""
 
 StatsSource = Callable[[], Awaitable[Mapping[str, float]]]
 """Give a part's numbers by name, for `/metrics`; raises OSError where the part does not answer."""
+
+HistogramSource = Callable[[], Awaitable[Mapping[str, HistogramCounts]]]
+"""Give a part's histograms by name, for `/metrics`; raises OSError where the part does not answer."""
 
 EngineSource = Callable[[], Awaitable[Measures | None]]
 """Give the built-in engine's numbers and histograms, None where there is none; raises OSError if it is silent."""
@@ -106,6 +109,10 @@ class AppParts:
     health: Mapping[str, HealthCheck] = field(default_factory=dict)
     stats: Mapping[str, StatsSource] = field(default_factory=dict)
     """By part; `engine` gives the engine's numbers, see `backends/engine/server.py`."""
+    histograms: Mapping[str, HistogramSource] = field(default_factory=dict)
+    """By part, as `stats`."""
+    price_of: Callable[[Sequence[str | None], str | None], Price] = lambda _models, _backend: Price()
+    """What an answer costs, by the names that its model may go by and that of the backend that made it."""
     engine: EngineSource | None = None
     """For `/metrics`; `stats` holds its plain numbers."""
     tokens: Mapping[str, ModelTokens] = field(default_factory=dict)

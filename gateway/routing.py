@@ -43,6 +43,19 @@ def choices_before_caches(settings: Settings, routes: Mapping[str, Route]) -> di
 
 class RoutingWatch:
     """Share cool-downs, watch backends' health where another could stand in, and say how each one stands."""
+def price_of(routes: Mapping[str, Route], models: Sequence[str | None], backend: str | None) -> Price:
+    """Return what an answer costs: at the first of these models that has backends, by the price of the backend of
+    that name, else of its first one.
+
+    An answer of models that are not there, or that choose among others, costs nothing here.
+    """
+    routed = (routes[model].targets() for model in models if model in routes)
+    targets = next((targets for targets in routed if targets), ())
+    named = (target for target in targets if target.backend.name == backend)
+    found = next(named, targets[0] if targets else None)
+    return Price() if found is None else found.price
+
+
 
     def __init__(
         self,

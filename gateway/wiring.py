@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from backends.local.link import HistogramCounts
 from backends.registry import BackendFactory, BackendOptions
 from cache.embeddings import EmbeddingBackend
 from cache.exact import ExactCache
@@ -32,7 +33,7 @@ from gateway.live_nodes import LiveNodes
 from gateway.parts import Access, AppParts, HealthCheck, ModelCard, StatsSource
 from gateway.refusals import StartRefused
 from gateway.route_hash import RouteHashes
-from gateway.routing import RoutingWatch, build_routes, choices_before_caches
+from gateway.routing import RoutingWatch, build_routes, choices_before_caches, price_of
 from gateway.settings import BackendSettings, ModelSettings, Settings
 from gateway.supervisor.place import Sockets
 from gateway.supervisor.plan import database_url, redis_url
@@ -167,6 +168,8 @@ class _Wiring:
             stream_commit_s=settings.server.stream_commit_s,
             is_draining=self._place.is_draining,
             backends=watch.describe,
+            histograms={"cache_owner": self._owner_histograms} if settings.uses_embedder else {},
+            price_of=partial(price_of, routes),
             admin=self._admin(),
         )
         self._closers += [
@@ -367,6 +370,16 @@ class _Wiring:
         except RpcError as exc:
             raise OSError(str(exc)) from exc
         return {str(name): float(value) for name, value in numbers.items()}
+
+    async def _owner_histograms(self) -> Mapping[str, HistogramCounts]:
+        try:
+            known = await self._owner.histograms()
+        except IndexFault as exc:
+            raise OSError(str(exc)) from exc
+        return {
+            name: HistogramCounts(tuple(bounds), tuple(counts), total)
+            for name, (bounds, counts, total) in known.items()
+        }
 
     async def _shipper_problem(self) -> str | None:
         try:

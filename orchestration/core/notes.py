@@ -42,7 +42,10 @@ class Candidate:
 
 @dataclass(slots=True)
 class CacheNote:
-    """How the caches decided. `reason` says why a look-up was bypassed, missed or an answer was not stored."""
+    """How the caches decided. `reason` says why a look-up was bypassed, missed or an answer was not stored.
+
+    `is_alias`: the judge had said, off the path, that the entry answers this very question.
+    """
 
     status: CacheStatus = CacheStatus.BYPASS
     reason: str | None = None
@@ -53,6 +56,7 @@ class CacheNote:
     entry_created_at: float | None = None
     ttl_s: float | None = None
     is_collapsed: bool = False
+    is_alias: bool = False
     similarity: float | None = None
     threshold: float | None = None
     policy: str | None = None

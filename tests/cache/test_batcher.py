@@ -175,3 +175,25 @@ async def test_closing_ends_those_who_wait() -> None:
 
     await asyncio.wait(tasks)
     assert all(task.cancelled() for task in tasks)
+
+
+async def test_how_long_items_waited_and_how_large_batches_were_is_counted() -> None:
+    now = [0.0]
+    batcher: Batcher[str, str] = Batcher(_echo, limits=BatchLimits(max_queue_delay_s=0.0), clock=lambda: now[0])
+    waiting = [asyncio.create_task(batcher.submit(text, num_tokens=1)) for text in "abc"]
+    await asyncio.sleep(0)
+    now[0] = 0.004
+
+    batcher.start()
+    await asyncio.gather(*waiting)
+
+    bounds, counts, total = batcher.counts.delays.dump()
+    assert counts[bounds.index(0.002)] == 0
+    assert counts[bounds.index(0.005)] == counts[-1] == 3
+    assert total == pytest.approx(0.012)
+    assert batcher.counts.sizes.dump()[1][:3] == [0, 0, 1]
+    await batcher.aclose()
+
+
+async def _echo(items: Sequence[str]) -> Sequence[str]:
+    return items
