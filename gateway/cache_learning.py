@@ -36,9 +36,12 @@ class CacheLearning:
         self._watches.append(PolicyWatch(self._policies, examiner))
         self._watches.append(LabelWatch(self._labels, examiner))
 
-    def routes(self, *, calls: CallReader, store: Store) -> Sequence[APIRouter]:
+    def feedback(self, *, calls: CallReader, store: Store) -> Feedback:
+        """Return what takes words about calls."""
+        return Feedback(calls=calls, labels=self._labels, store=store)
+
+    def routes(self, feedback: Feedback) -> Sequence[APIRouter]:
         """Return the admin side: feedback on a call, and the policy in force."""
-        feedback = Feedback(calls=calls, labels=self._labels, store=store)
         return (feedback_routes(feedback), policy_routes(self._policies))
 
     def shadow(self, share: float) -> Shadow | None:

@@ -14,7 +14,7 @@ View = Callable[[Mapping[str, Any]], Any]
 
 
 class Control:
-    """Serve `prepare`, `commit` and `discard` on the worker's control socket, and its `views` by their names.
+    """Serve `prepare`, `commit` and `discard` on the worker's control socket, its `views` and `methods` by their names.
 
     `build(path)` makes a generation from a settings' file, and raises where it cannot be one.
     """
@@ -25,11 +25,13 @@ class Control:
         *,
         build: Callable[[Path], Generation],
         views: Mapping[str, View] | None = None,
+        methods: Mapping[str, Method] | None = None,
     ) -> None:
         self._generations = generations
         self._build = build
         changes: dict[str, Method] = {"prepare": self._prepare, "commit": self._commit, "discard": self._discard}
-        self._server = RpcServer({**changes, **{name: _shown(view) for name, view in (views or {}).items()}})
+        shown = {name: _shown(view) for name, view in (views or {}).items()}
+        self._server = RpcServer({**changes, **shown, **(methods or {})})
 
     async def start(self, socket: Path) -> None:
         """Listen."""

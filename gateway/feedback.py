@@ -24,13 +24,15 @@ _MAX_NOTE_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """Take a person's word about recorded calls."""
+    """Take a person's or a judge's word about recorded calls."""
 
     calls: CallReader
     labels: LabelBook
     store: Store
 
-    async def take(self, call_id: str, *, is_correct: bool, note: str | None) -> dict[str, Any]:
+    async def take(
+        self, call_id: str, *, is_correct: bool, note: str | None, source: LabelSource = LabelSource.HUMAN
+    ) -> dict[str, Any]:
         """Keep the label, and quarantine what a wrong answer came from before it is kept: nobody gets it meanwhile.
 
         Raises `NotFound` for a call that nobody knows, `Unavailable` where store or database do not answer.
@@ -39,13 +41,19 @@ class Feedback:
         if record is None:
             raise NotFound(f"No call '{call_id[:64]}' is known.", param="call_id", code="call_not_found")
         keys = () if is_correct else keys_of(record, question=last_user_text(record))
-        label = _label(record, is_correct=is_correct, note=note)
+        label = _label(record, is_correct=is_correct, note=note, source=source)
         try:
             await quarantine(self.store, keys)
             await self.labels.add([label])
         except (StoreDown, LabelsDown) as exc:
             raise Unavailable(f"The feedback could not be kept: {exc}.") from exc
         return {"label": asdict(label), "num_quarantined": len(keys)}
+
+    async def take_from_process(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        """Take what another process of ours heard elsewhere, over the worker's control socket."""
+        source = LabelSource(params["source"])
+        await self.take(params["call"], is_correct=params["is_correct"], note=params["note"], source=source)
+        return None, b""
 
 
 def feedback_routes(feedback: Feedback) -> APIRouter:
@@ -65,13 +73,13 @@ def feedback_routes(feedback: Feedback) -> APIRouter:
     return router
 
 
-def _label(record: Mapping[str, Any], *, is_correct: bool, note: str | None) -> Label:
+def _label(record: Mapping[str, Any], *, is_correct: bool, note: str | None, source: LabelSource) -> Label:
     cache = record["cache"]
     served: Mapping[str, Any] = next((one for one in cache["candidates"] if one["entry"] == cache["entry"]), {})
     inputs = served.get("inputs")
     return Label(
         call=record["id"],
-        source=LabelSource.HUMAN,
+        source=source,
         is_correct=is_correct,
         labelled_at=time.time(),
         entry=cache["entry"],

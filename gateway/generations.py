@@ -28,6 +28,10 @@ class Parts(Protocol):
         """Say how each model is routed and how its backends stand."""
         ...
 
+    async def take_feedback(self, params: Any, payload: bytes) -> tuple[Any, bytes]:
+        """Take a word about a call from another process of ours."""
+        ...
+
     def retire(self) -> None:
         """Hear that new calls go elsewhere, so that what has no end of its own ends."""
         ...

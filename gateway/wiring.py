@@ -25,6 +25,7 @@ from gateway.checks import CheckPlan, plan_checks, secrets_mask
 from gateway.company import Company
 from gateway.deployments import node_name
 from gateway.facts import in_use, processes
+from gateway.feedback import Feedback
 from gateway.layers import LayerSpec, build_stranger, read_layers
 from gateway.limits.key_book import KeyBook
 from gateway.limits.plan import build_limits
@@ -82,6 +83,7 @@ class Wired:
     book: KeyBook
     watch: RoutingWatch
     learning: CacheLearning
+    feedback: Feedback
     owns_spool: bool = True
     _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     nodes: LiveNodes | None = None
@@ -99,6 +101,10 @@ class Wired:
     def describe_backends(self) -> list[dict[str, Any]]:
         """Say how each model is routed and how its backends stand."""
         return self.watch.describe()
+
+    async def take_feedback(self, params: Any, payload: bytes) -> tuple[Any, bytes]:
+        """Take a word about a call from another process of ours."""
+        return await self.feedback.take_from_process(params, payload)
 
     def retire(self) -> None:
         """Let sockets and feeds end."""
@@ -133,6 +139,7 @@ class _Wiring:
         self._reader = CallReader(database_url(settings, place.state), place.state.spool)
         self._listing = CallListing(database_url(settings, place.state))
         self._learning = CacheLearning(database_url(settings, place.state))
+        self._feedback = self._learning.feedback(calls=self._reader, store=self._store)
         self._company = Company(place.sockets.run)
         self._routes = RouteHashes(settings)
         self._limits = build_limits(
@@ -184,7 +191,7 @@ class _Wiring:
         self._closers += [self._listing.aclose, self._company.aclose]
         owns = self._place.spool is None
         book, learning = self._limits.book, self._learning
-        return Wired(parts, self._spool, book, watch, learning, owns, self._closers, self._nodes)
+        return Wired(parts, self._spool, book, watch, learning, self._feedback, owns, self._closers, self._nodes)
 
     def _layers(self, routes: Mapping[str, Route]) -> list[Layer]:
         """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""
@@ -320,7 +327,7 @@ class _Wiring:
     def _admin(self) -> AdminParts:
         facts = in_use(self._settings, node=node_name(self._place.state.path), worker=self._place.worker)
         return AdminParts(
-            routers=self._learning.routes(calls=self._reader, store=self._store),
+            routers=self._learning.routes(self._feedback),
             ask_workers=self._company.ask,
             listing=self._listing,
             facts=lambda: {**facts, **processes(self._place.state.read_status())},

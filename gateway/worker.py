@@ -114,6 +114,7 @@ async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) 
             "live": lambda params: live.view(params["seen"]),
             "backends": lambda _params: generations.parts.describe_backends(),
         },
+        methods={"feedback": lambda params, payload: generations.parts.take_feedback(params, payload)},
     )
     server = _Server(_config(settings, generations), mark=mark)
 

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import Boolean, Column, Double, Index, String, Table, inspect, select
+from sqlalchemy import Boolean, Column, Double, Index, Select, String, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from logging_layer.database import metadata, open_database
+from logging_layer.tables import Tables
 
 labels = Table(
     "labels",
@@ -63,7 +65,7 @@ class LabelBook:
 
     def __init__(self, database_url: str) -> None:
         self._engine = open_database(database_url)
-        self._has_table = False
+        self._tables = Tables(self._engine)
 
     async def add(self, new: Sequence[Label]) -> None:
         """Keep labels in one transaction; raises `LabelsDown`."""
@@ -72,7 +74,13 @@ class LabelBook:
 
     async def since(self, labelled_at: float, *, limit: int = 100_000) -> list[Label]:
         """Return the labels from a time on, oldest first; raises `LabelsDown`."""
-        return await asyncio.to_thread(self._since, labelled_at, limit)
+        query = select(labels).where(labels.c.labelled_at >= labelled_at).order_by(labels.c.labelled_at).limit(limit)
+        return await asyncio.to_thread(self._read, query)
+
+    async def of(self, calls: Sequence[str]) -> dict[tuple[str, LabelSource], Label]:
+        """Return what is known of some calls, by call and source; raises `LabelsDown`."""
+        found = await asyncio.to_thread(self._read, select(labels).where(labels.c.call.in_(calls))) if calls else []
+        return {(label.call, label.source): label for label in found}
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -84,27 +92,18 @@ class LabelBook:
         replaced = {column.name: insert.excluded[column.name] for column in labels.c if not column.primary_key}
         statement = insert.on_conflict_do_update(index_elements=["call", "source"], set_=replaced)
         try:
-            self._ensure()
+            self._tables.ensure(labels.name)
             with self._engine.begin() as connection:
                 connection.execute(statement, [asdict(label) for label in new])
         except SQLAlchemyError as exc:
             raise LabelsDown(f"labels cannot be written: {exc}") from exc
 
-    def _since(self, labelled_at: float, limit: int) -> list[Label]:
-        query = select(labels).where(labels.c.labelled_at >= labelled_at).order_by(labels.c.labelled_at).limit(limit)
+    def _read(self, query: Select[Any]) -> list[Label]:
         try:
-            self._has_table = self._has_table or inspect(self._engine).has_table(labels.name)
-            if not self._has_table:
+            if not self._tables.has(labels.name):
                 return []
             with self._engine.connect() as connection:
                 rows = connection.execute(query).mappings().all()
         except SQLAlchemyError as exc:
             raise LabelsDown(f"labels cannot be read: {exc}") from exc
         return [Label(**{**row, "source": LabelSource(row["source"])}) for row in rows]
-
-    def _ensure(self) -> None:
-        if not self._has_table:
-            from logging_layer.schema import ensure_schema  # Alembic is heavy: a worker that only reads has no need
-
-            ensure_schema(self._engine)
-            self._has_table = True

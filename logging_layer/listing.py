@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, func, inspect, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from logging_layer.database import calls, open_database
+from logging_layer.tables import Tables
 
 MAX_ROWS = 200
 Row = dict[str, Any]
@@ -43,6 +44,7 @@ class CallListing:
 
     def __init__(self, database_url: str) -> None:
         self._engine = open_database(database_url)
+        self._tables = Tables(self._engine)
 
     async def find(self, wanted: Wanted, *, limit: int) -> list[Row]:
         """Return at most `limit` calls, the newest first, each with all columns and its `record`."""
@@ -62,7 +64,7 @@ class CallListing:
 
     def _read(self, read: Callable[[Connection], T], nothing: T) -> T:
         try:
-            if not inspect(self._engine).has_table(calls.name):
+            if not self._tables.has(calls.name):
                 return nothing
             with self._engine.connect() as connection:
                 return read(connection)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import httpx
 
+from logging_layer.mlflow_api import find_experiment
 from logging_layer.otlp import export_request
 from logging_layer.sink import Shipped, SinkDown, SinkRefused
 from logging_layer.spans import spans_of
@@ -47,10 +47,9 @@ class MlflowSink:
             body = export_request([span for shipped in records for span in spans_of(shipped.record)])
         except (KeyError, TypeError, ValueError) as exc:
             raise SinkRefused(f"records cannot be shown as traces: {exc!r}") from exc
-        headers = {
-            "content-type": "application/x-protobuf",
-            "x-mlflow-experiment-id": self._experiment_id or await self._find_experiment(),
-        }
+        if self._experiment_id is None:
+            self._experiment_id = await find_experiment(self._client, self._experiment)
+        headers = {"content-type": "application/x-protobuf", "x-mlflow-experiment-id": self._experiment_id}
         begun = time.monotonic()
         try:
             response = await self._client.post("/v1/traces", content=body, headers=headers)
@@ -69,27 +68,6 @@ class MlflowSink:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.aclose()
-
-    async def _find_experiment(self) -> str:
-        try:
-            found = await self._client.get(
-                "/api/2.0/mlflow/experiments/get-by-name", params={"experiment_name": self._experiment}
-            )
-            if found.status_code == httpx.codes.NOT_FOUND:
-                made = await self._client.post("/api/2.0/mlflow/experiments/create", json={"name": self._experiment})
-                experiment_id = str(_answer(made)["experiment_id"])
-            else:
-                experiment_id = str(_answer(found)["experiment"]["experiment_id"])
-        except httpx.HTTPError as exc:
-            raise SinkDown(f"MLflow cannot be reached: {exc!r}") from exc
-        self._experiment_id = experiment_id
-        return experiment_id
-
-
-def _answer(response: httpx.Response) -> dict[str, Any]:
-    if not response.is_success:
-        raise SinkDown(f"MLflow gives no experiment: {response.status_code} {response.text[:200]}")
-    return dict(response.json())
 
 
 def _error(response: httpx.Response) -> Exception:

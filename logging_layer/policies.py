@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import Column, Double, Integer, String, Table, insert, inspect, select
+from sqlalchemy import Column, Double, Integer, String, Table, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from logging_layer.database import metadata, open_database
+from logging_layer.tables import Tables
 
 policies = Table(
     "cache_policies",
@@ -48,7 +49,7 @@ class PolicyHistory:
 
     def __init__(self, database_url: str) -> None:
         self._engine = open_database(database_url)
-        self._has_table = False
+        self._tables = Tables(self._engine)
 
     async def newest(self) -> AppliedPolicy | None:
         """Return what is in force, None where nothing was ever applied; raises `PoliciesDown`."""
@@ -73,8 +74,7 @@ class PolicyHistory:
     def _recent(self, limit: int) -> list[AppliedPolicy]:
         query = select(policies).order_by(policies.c.version.desc()).limit(limit)
         try:
-            self._has_table = self._has_table or inspect(self._engine).has_table(policies.name)
-            if not self._has_table:
+            if not self._tables.has(policies.name):
                 return []
             with self._engine.connect() as connection:
                 return [AppliedPolicy(**row) for row in connection.execute(query).mappings()]
@@ -83,7 +83,7 @@ class PolicyHistory:
 
     def _apply(self, draft: AppliedPolicy) -> AppliedPolicy:
         try:
-            self._ensure()
+            self._tables.ensure(policies.name)
         except SQLAlchemyError as exc:
             raise PoliciesDown(f"the cache's policy cannot be written: {exc}") from exc
         for _ in range(_MAX_TRIES):
@@ -99,10 +99,3 @@ class PolicyHistory:
                 raise PoliciesDown(f"the cache's policy cannot be written: {exc}") from exc
             return AppliedPolicy(**row)
         raise PoliciesDown(f"the cache's policy was changed by others {_MAX_TRIES} times at once; try again")
-
-    def _ensure(self) -> None:
-        if not self._has_table:
-            from logging_layer.schema import ensure_schema  # Alembic is heavy: a worker that only reads has no need
-
-            ensure_schema(self._engine)
-            self._has_table = True

@@ -19,10 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from logging_layer import segment
+from logging_layer.chore import Chore
 from logging_layer.feed import Feed
+from logging_layer.label_exchange import LabelExchange
+from logging_layer.labels import LabelBook
+from logging_layer.mlflow_api import MlflowApi
 from logging_layer.mlflow_sink import MlflowSink
+from logging_layer.reader import CallReader
 from logging_layer.sampling import decide, lowered
 from logging_layer.sql_sink import SqlSink
+from logging_layer.worker_feedback import WorkerFeedback
 from orchestration.core.lifeline import follow_supervisor, report
 from orchestration.core.rpc import RpcServer
 
@@ -31,14 +37,23 @@ BEARABLE_BACKLOG_BYTES = 16 * 1024 * 1024
 
 
 class Shipper:
-    """Run one feed per sink, each at its own pace, and delete the segments that all of them have.
+    """Run one feed per sink, each at its own pace, delete the segments that all of them have, and see to the chores.
 
     One process ships a folder at a time: `start` raises `BlockingIOError` where another one does.
     """
 
-    def __init__(self, folder: Path, feeds: Sequence[Feed], *, sweep_s: float = 1.0, drain_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        feeds: Sequence[Feed],
+        *,
+        chores: Sequence[Chore] = (),
+        sweep_s: float = 1.0,
+        drain_s: float = 20.0,
+    ) -> None:
         self._folder = folder
         self._feeds = feeds
+        self._chores = chores
         self._sweep_s = sweep_s
         self._drain_s = drain_s
         self._lock: int | None = None
@@ -53,24 +68,25 @@ class Shipper:
         """Ship until `stopping`, then what is left, for `drain_s` at most."""
         sweeping = asyncio.create_task(self._sweep_again(), name="sweep")
         feeding = [asyncio.create_task(feed.run(stopping), name=f"feed-{feed.name}") for feed in self._feeds]
+        chores = [asyncio.create_task(chore.run(stopping), name=f"chore-{chore.name}") for chore in self._chores]
         try:
-            await _first(asyncio.create_task(stopping.wait()), *feeding)
+            await _first(asyncio.create_task(stopping.wait()), *feeding, *chores)
             stopping.set()  # a feed that ended by itself has failed: end the others, and say so
             done, late = await asyncio.wait(feeding, timeout=self._drain_s)
-            for task in done:
+            for task in (*done, *(chore for chore in chores if chore.done())):
                 task.result()
             if late:
                 logging.getLogger(__name__).warning("shipper.late: %s", ", ".join(task.get_name() for task in late))
         finally:
-            for task in (sweeping, *feeding):
+            for task in (sweeping, *feeding, *chores):
                 task.cancel()
-            await asyncio.wait([sweeping, *feeding])
+            await asyncio.wait([sweeping, *feeding, *chores])
             self.sweep()
 
     async def aclose(self) -> None:
         """Close the sinks and let go of the folder."""
-        for feed in self._feeds:
-            await feed.aclose()
+        for part in self._parts():
+            await part.aclose()
         if self._lock is not None:
             os.close(self._lock)
 
@@ -97,11 +113,17 @@ class Shipper:
             numbers[f"{feed.name}_lag_s"] = feed.lag_s
             numbers[f"{feed.name}_backlog_bytes"] = feed.backlog_bytes()
             numbers[f"{feed.name}_is_down"] = float(feed.problem is not None)
+        for chore in self._chores:
+            numbers.update({f"{chore.name}_{name}": number for name, number in chore.numbers().items()})
+            numbers[f"{chore.name}_is_down"] = float(chore.problem is not None)
         return numbers
 
     def problems(self) -> dict[str, str]:
         """Say what is wrong with which sink."""
-        return {feed.name: feed.problem for feed in self._feeds if feed.problem is not None}
+        return {part.name: part.problem for part in self._parts() if part.problem is not None}
+
+    def _parts(self) -> list[Feed | Chore]:
+        return [*self._feeds, *self._chores]
 
     async def _sweep_again(self) -> None:
         while True:
@@ -127,7 +149,7 @@ async def _serve(options: argparse.Namespace) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    shipper = Shipper(options.spool, _feeds(options), drain_s=options.drain_s)
+    shipper = Shipper(options.spool, _feeds(options), chores=_chores(options), drain_s=options.drain_s)
     server = RpcServer(_methods(shipper))
     try:
         shipper.start()
@@ -153,6 +175,20 @@ def _feeds(options: argparse.Namespace) -> list[Feed]:
     return feeds
 
 
+def _chores(options: argparse.Namespace) -> list[Chore]:
+    if options.mlflow is None or options.workers is None:
+        return []
+    exchange = LabelExchange(
+        options.spool,
+        MlflowApi(options.mlflow, experiment=options.experiment),
+        book=LabelBook(options.database),
+        taker=WorkerFeedback(options.workers),
+        calls=CallReader(options.database, options.spool),
+        sink=MlflowSink(options.mlflow, experiment=options.experiment),
+    )
+    return [Chore(exchange, every_s=5.0, busy_s=1.0)]
+
+
 def _methods(shipper: Shipper) -> dict[str, Any]:
     async def stats(_params: Any, _payload: bytes) -> tuple[Any, bytes]:
         return shipper.stats(), b""
@@ -174,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mlflow", help="MLflow's URI; without it nothing is sent")
     parser.add_argument("--experiment", default="lamina", help="the experiment that the traces go to")
     parser.add_argument("--sample", type=float, default=1.0, help="share of the uneventful calls that MLflow gets")
+    parser.add_argument("--workers", type=Path, help="the run's folder, whose workers take what is said in MLflow")
     parser.add_argument("--socket", type=Path, help="Unix socket for `stats` and `ping`")
     parser.add_argument("--drain-s", type=float, default=20.0, help="how long SIGTERM may take")
     return parser

@@ -11,8 +11,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from logging_layer.database import calls, open_database, row_of
-from logging_layer.schema import ensure_schema
 from logging_layer.sink import Shipped, SinkDown, SinkRefused
+from logging_layer.tables import Tables
 
 _INSERTS: dict[str, Insert] = {
     "sqlite": sqlite.insert(calls).on_conflict_do_nothing(index_elements=["id"]),
@@ -28,7 +28,7 @@ class SqlSink:
 
     def __init__(self, url: str) -> None:
         self._engine = open_database(url)
-        self._has_table = False
+        self._tables = Tables(self._engine)
 
     async def send(self, records: Sequence[Shipped]) -> None:
         """Insert the records in one transaction, in a thread."""
@@ -41,9 +41,7 @@ class SqlSink:
     def _insert(self, records: Sequence[Shipped]) -> None:
         try:
             rows = [row_of(shipped.data, shipped.record) for shipped in records]
-            if not self._has_table:
-                ensure_schema(self._engine)
-                self._has_table = True
+            self._tables.ensure(calls.name)
             with self._engine.begin() as connection:
                 self._write(connection, rows)
         except (DataError, IntegrityError, ValueError, KeyError, TypeError) as exc:

@@ -132,7 +132,7 @@ def shipper_spec(settings: Settings, place: Place, *, mlflow_uri: str | None) ->
     words += ["--socket", str(place.sockets.shipper)]
     if mlflow_uri is not None:
         words += ["--mlflow", mlflow_uri, "--experiment", settings.mlflow.experiment]
-        words += ["--sample", f"{settings.log.sample:g}"]
+        words += ["--sample", f"{settings.log.sample:g}", "--workers", str(place.run)]
     return ChildSpec(
         name="log-shipper",
         command=place.python("logging_layer.shipper", _in_file(place, "log-shipper", words)),

@@ -37,6 +37,9 @@ class Pipeline:
     def describe_backends(self) -> list[dict[str, Any]]:
         return []
 
+    async def take_feedback(self, params: Any, payload: bytes) -> tuple[Any, bytes]:
+        return params, payload
+
     def retire(self) -> None:
         self.retired.set()
 
