@@ -24,7 +24,7 @@ _TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
 KINDS: Mapping[str, frozenset[Kind]] = {
     "engine": _TEXT,
     "echo": _TEXT,
-    "anthropic": frozenset({Kind.CHAT}),
+    "anthropic": frozenset({Kind.CHAT, Kind.COUNT}),
     "openai_compatible": ANY.kinds,
     "embedder": frozenset({Kind.EMBEDDING, Kind.RERANK}),
 }
@@ -33,7 +33,7 @@ KINDS: Mapping[str, frozenset[Kind]] = {
 
 def kinds_of(type: str, provider: str | None) -> frozenset[Kind]:
     """Return the kinds of calls that a backend answers; a provider's server may answer fewer than its type."""
-    return KINDS[type] if provider is None else PROVIDERS[provider].kinds
+    return KINDS[type] if provider is None else PROVIDERS[provider].all_kinds
 
 
 @dataclass(frozen=True, slots=True)

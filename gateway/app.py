@@ -111,8 +111,9 @@ def _endpoints(parts: AppParts, *, gatekeeper: Gatekeeper, metrics: Metrics, hea
     models = Models(parts.models, gatekeeper=gatekeeper)
     tokens = Tokens(
         parts.tokens,
+        parts.handler,
         gatekeeper=gatekeeper,
-        models=[card.id for card in parts.models],
+        models=parts.models,
         max_body_bytes=parts.max_body_bytes,
     )
     live = Live(parts.admin, gatekeeper=gatekeeper, ending=parts.ending)

@@ -38,10 +38,10 @@ def _paths() -> Schema:
             error="AnthropicError",
         ),
         "/v1/messages/count_tokens": _post(
-            "Count the tokens of a chat, for a local model", "CountRequest", "TokenCount", {}, error="AnthropicError"
+            "Count the tokens of a chat", "CountRequest", "TokenCount", {}, error="AnthropicError"
         ),
-        "/tokenize": _post("Turn a text or a chat into a local model's token ids", "TokenizeRequest", "Tokens", {}),
-        "/detokenize": _post("Turn a local model's token ids into text", "DetokenizeRequest", "Detokenized", {}),
+        "/tokenize": _post("Turn a text or a chat into the model's token ids", "TokenizeRequest", "Tokens", {}),
+        "/detokenize": _post("Turn the model's token ids into text", "DetokenizeRequest", "Detokenized", {}),
         "/v1/models": _get("List the models", "ModelList"),
         "/v1/models/{model}": {
             "parameters": [_path_parameter("model")],

@@ -212,7 +212,12 @@ def _answer_schemas() -> Schema:
             ["object", "data", "model"],
         ),
         "Tokens": object_of(
-            {"count": count, "max_model_len": count, "tokens": {"type": "array", "items": count}},
+            {
+                "count": count,
+                "max_model_len": {"type": ["integer", "null"]},
+                "tokens": {"type": "array", "items": count},
+                "token_strs": {"type": "array", "items": text},
+            },
             ["count", "max_model_len", "tokens"],
         ),
         "Detokenized": object_of({"prompt": text}, ["prompt"]),

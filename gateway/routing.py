@@ -25,7 +25,9 @@ def build_routes(settings: Settings, build: BuildBackend, *, node: str) -> dict[
     routes = {model.id: _route(settings, model, build, node) for model in settings.models if model.route is None}
     for model in settings.models:
         if model.route is not None:
-            kinds = frozenset.intersection(*(routes[name].kinds for name in model.route.models))
+            # A chat is counted by the model that it would be answered by; ids have no model that they choose.
+            ids = {Kind.TOKENIZE, Kind.DETOKENIZE}
+            kinds = frozenset.intersection(*(routes[name].kinds for name in model.route.models)) - ids
             choice = ModelChoice(small=model.route.small, medium=model.route.medium, large=model.route.large)
             routes[model.id] = Route(model=model.id, backends=(), kinds=kinds, choice=choice)
     return {model.id: routes[model.id] for model in settings.models}
@@ -41,21 +43,21 @@ def choices_before_caches(settings: Settings, routes: Mapping[str, Route]) -> di
     return found
 
 
-class RoutingWatch:
-    """Share cool-downs, watch backends' health where another could stand in, and say how each one stands."""
 def price_of(routes: Mapping[str, Route], models: Sequence[str | None], backend: str | None) -> Price:
     """Return what an answer costs: at the first of these models that has backends, by the price of the backend of
     that name, else of its first one.
 
     An answer of models that are not there, or that choose among others, costs nothing here.
     """
-    routed = (routes[model].targets() for model in models if model in routes)
+    routed = (routes[model].targets() for model in models if model is not None and model in routes)
     targets = next((targets for targets in routed if targets), ())
     named = (target for target in targets if target.backend.name == backend)
     found = next(named, targets[0] if targets else None)
     return Price() if found is None else found.price
 
 
+class RoutingWatch:
+    """Share cool-downs, watch backends' health where another could stand in, and say how each one stands."""
 
     def __init__(
         self,

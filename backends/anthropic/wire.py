@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 
 from backends.anthropic.decode import DIALECT, MessageDecoder
 from backends.anthropic.encode import build_body
 from backends.remote.backend import RemoteBackend, Timeouts
+from backends.remote.tokens import TokenDecoder
 from backends.remote.upstream import Upstream
-from backends.remote.wire import Ask
+from backends.remote.wire import Ask, Decoder
 from orchestration.core.errors import BackendError
 from orchestration.core.request import Kind, Request
 from orchestration.core.secret import Secret
 
 _VERSION = "2023-06-01"
+_PATHS = {Kind.CHAT: "v1/messages", Kind.COUNT: "v1/messages/count_tokens"}
+_NOT_COUNTED = frozenset(
+    {"max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "metadata", "service_tier"}
+)
 
 
 def build_anthropic(
@@ -52,16 +59,28 @@ class AnthropicWire:
 
     def ask(self, request: Request, *, backend: str) -> Ask:
         """Write the request; raises `InvalidRequest` for what the format cannot say."""
-        if request.kind is not Kind.CHAT:
+        path = _PATHS.get(request.kind)
+        if path is None:
             raise BackendError(f"{backend} has no path for {request.kind} calls")
         is_its_own = request.dialect == DIALECT
-        body = orjson.loads(request.raw) if is_its_own and request.raw is not None else build_body(request)
+        if is_its_own and request.raw is not None:
+            body = orjson.loads(request.raw)
+        else:
+            body = build_body(request)
+            if request.kind is Kind.COUNT:  # of what is no part of a prompt, the API takes nothing there
+                body = {name: value for name, value in body.items() if name not in _NOT_COUNTED}
         headers = {"anthropic-version": _VERSION, **(request.headers if is_its_own else {})}
-        return Ask("v1/messages", orjson.dumps({**body, "model": self._model_of(request)}), headers)
+        return Ask(path, orjson.dumps({**body, "model": self._model_of(request)}), headers)
 
-    def decoder(self, request: Request, *, backend: str) -> MessageDecoder:
+    def decoder(self, request: Request, *, backend: str) -> Decoder:
         """Return the reader of one answer."""
+        if request.kind is Kind.COUNT:
+            return TokenDecoder(_read_count, backend=backend, model=self._model_of(request))
         return MessageDecoder(request, backend=backend, model=self._model_of(request))
 
     def _model_of(self, request: Request) -> str:
         return self._model or request.model
+
+
+def _read_count(answer: Any) -> dict[str, Any]:
+    return {"count": int(answer["input_tokens"])}

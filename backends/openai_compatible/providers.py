@@ -7,6 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backends.openai_compatible.ranking import BY_TEXTS, COHERE, PASSAGES, RankFormat
+from backends.openai_compatible.tokens import (
+    LLAMA_TOKENS,
+    NO_TOKENS,
+    SGLANG_TOKENS,
+    TGI_TOKENS,
+    VLLM_TOKENS,
+    TokenFormat,
+)
 from orchestration.core.errors import InvalidRequest
 from orchestration.core.request import Kind
 
@@ -33,6 +41,12 @@ class Provider:
     ranks: RankFormat = COHERE
     paths: Mapping[Kind, str] = field(default_factory=dict)
     is_rooted: bool = False
+    tokens: TokenFormat = NO_TOKENS
+
+    @property
+    def all_kinds(self) -> frozenset[Kind]:
+        """List all kinds of calls that it answers, questions about tokens among them."""
+        return self.kinds | self.tokens.kinds
 
     def adapt(
         self, fields: Mapping[str, Any], kind: Kind, *, name: str, drops: bool
@@ -70,15 +84,16 @@ ANY = Provider(kinds=_RANKS)
 
 PROVIDERS: Mapping[str, Provider] = {
     "openai": Provider("https://api.openai.com/v1", not_taken=_EXTRAS, renames=_NEWER),
-    "vllm": Provider("http://127.0.0.1:8000/v1", kinds=_RANKS),
-    "sglang": Provider("http://127.0.0.1:30000/v1", kinds=_RANKS),
+    "vllm": Provider("http://127.0.0.1:8000/v1", kinds=_RANKS, tokens=VLLM_TOKENS),
+    "sglang": Provider("http://127.0.0.1:30000/v1", kinds=_RANKS, tokens=SGLANG_TOKENS),
     "tgi": Provider(
         "http://127.0.0.1:8080/v1",
         kinds=_TEXT,
         not_taken=frozenset({"n", "logit_bias", "parallel_tool_calls", "min_p"}),
         renames=_OLDER,
+        tokens=TGI_TOKENS,
     ),
-    "llama_cpp": Provider("http://127.0.0.1:8080/v1", kinds=_RANKS, renames=_OLDER),
+    "llama_cpp": Provider("http://127.0.0.1:8080/v1", kinds=_RANKS, renames=_OLDER, tokens=LLAMA_TOKENS),
     "ollama": Provider(
         "http://127.0.0.1:11434/v1",
         not_taken=frozenset({"n", "logit_bias", "tool_choice", "top_k", "min_p", "ignore_eos"}),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import orjson
 
 from backends.openai_compatible.decode import AnswerDecoder
 from backends.openai_compatible.providers import ANY, PROVIDERS, Provider
+from backends.openai_compatible.tokens import read_text, read_tokens
 from backends.remote.backend import RemoteBackend, Timeouts
+from backends.remote.tokens import TokenDecoder
 from backends.remote.upstream import Upstream
-from backends.remote.wire import Ask
+from backends.remote.wire import Ask, Decoder
 from backends.rest import without_rest
 from orchestration.core.errors import BackendError
-from orchestration.core.request import Kind, Request
+from orchestration.core.request import TOKEN_KINDS, Kind, Request
 from orchestration.core.secret import Secret
 
 _PATHS = {
@@ -75,10 +80,12 @@ class OpenAIWire:
 
     def ask(self, request: Request, *, backend: str) -> Ask:
         """Write the request; raises `BackendError` for a kind of call that has no path."""
+        fields = {**without_rest(request), "model": self._model or request.model}
+        if request.kind in TOKEN_KINDS:
+            return self._ask_tokens(request.kind, fields, backend=backend)
         path = self._provider.paths.get(request.kind) or _PATHS.get(request.kind)
         if path is None:
             raise BackendError(f"{backend} has no path for {request.kind} calls")
-        fields = {**without_rest(request), "model": self._model or request.model}
         if request.kind is Kind.RERANK:
             return Ask(path, orjson.dumps(self._provider.ranks.write(fields)))
         body, dropped = self._provider.adapt(fields, request.kind, name=backend, drops=self._drops)
@@ -86,6 +93,17 @@ class OpenAIWire:
             body["stream_options"] = {**(request.fields.get("stream_options") or {}), "include_usage": True}
         return Ask(path, orjson.dumps(body), dropped=tuple(dropped))
 
-    def decoder(self, request: Request, *, backend: str) -> AnswerDecoder:
+    def decoder(self, request: Request, *, backend: str) -> Decoder:
         """Return the reader of one answer."""
-        return AnswerDecoder(request, backend=backend, model=self._model or request.model)
+        model = self._model or request.model
+        if request.kind in TOKEN_KINDS:
+            return TokenDecoder(
+                read_text if request.kind is Kind.DETOKENIZE else read_tokens, backend=backend, model=model
+            )
+        return AnswerDecoder(request, backend=backend, model=model)
+
+    def _ask_tokens(self, kind: Kind, fields: Mapping[str, Any], *, backend: str) -> Ask:
+        way = self._provider.tokens.ways.get(kind)
+        if way is None:
+            raise BackendError(f"{backend} has no path for {kind} calls")
+        return way(fields)

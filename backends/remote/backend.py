@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
 from backends.remote.errors import build_error, read_fault, read_retry_after
 from backends.remote.sse import SseError, SseParser
 from backends.remote.upstream import Reply, Upstream
-from backends.remote.wire import Decoder, Wire, WireFault
+from backends.remote.wire import Ask, Decoder, Wire, WireFault
 from orchestration.core.call import Call
 from orchestration.core.errors import BackendError, LaminaError
 from orchestration.core.events import Delta, Event
@@ -76,6 +77,8 @@ class RemoteBackend:
         ask = self._wire.ask(call.request, backend=self.name)
         if ask.dropped:
             call.notes.extra[DROPPED_PARAMS] = list(ask.dropped)
+        while ask.then is not None:
+            ask = await self._go_on(ask, ask.then, clock)
         reply = await self._upstream.post(ask.path, ask.body, headers=ask.headers, deadline_s=clock.deadline())
         try:
             if reply.status != 200:
@@ -108,6 +111,18 @@ class RemoteBackend:
         now_s = asyncio.get_running_loop().time()
         first_s = self._timeouts.first_token_s if call.request.is_streamed else self._timeouts.total_s
         return _Clock(first_s=now_s + first_s, total_s=now_s + self._timeouts.total_s)
+
+    async def _go_on(self, ask: Ask, then: Callable[[Any], Ask], clock: _Clock) -> Ask:
+        """Ask for what the next request is made of."""
+        reply = await self._upstream.post(ask.path, ask.body, headers=ask.headers, deadline_s=clock.deadline())
+        try:
+            if reply.status != 200:
+                raise await self._read_error(reply, deadline_s=clock.deadline())
+            return then(orjson.loads(await reply.read(deadline_s=clock.total_s, limit_bytes=_MAX_ANSWER_BYTES)))
+        except _NOT_THE_FORMAT as exc:
+            raise self._complain(exc) from exc
+        finally:
+            reply.close()
 
     async def _stream(self, decoder: Decoder, reply: Reply, clock: _Clock) -> AsyncGenerator[Event, None]:
         parser = SseParser()

@@ -36,14 +36,19 @@ class Upstream:
         is_secure = parts.scheme == "https"
         self.name = name or f"{kind}/{parts.netloc.rpartition('@')[2]}"
         self._path = parts.path.rstrip("/")
+        self._root = self._path.removesuffix("/v1")
         self._head = _lines({"host": parts.netloc.rpartition("@")[2], **_HEADERS, **headers})
         self._pool = Pool(
             host=parts.hostname, port=parts.port or (443 if is_secure else 80), is_secure=is_secure, connect_s=connect_s
         )
 
     async def post(self, path: str, body: bytes, *, headers: Mapping[str, str], deadline_s: float) -> Reply:
-        """Send a body and return the reply once its head is there; the caller closes it."""
-        first = f"POST {self._path}/{path} HTTP/1.1\r\n".encode()
+        """Send a body and return the reply once its head is there; the caller closes it.
+
+        A path that begins with a slash stands behind the base address without its `/v1`.
+        """
+        place = self._root + path if path.startswith("/") else f"{self._path}/{path}"
+        first = f"POST {place} HTTP/1.1\r\n".encode()
         request = b"%b%b%bcontent-length: %d\r\n\r\n%b" % (first, self._head, _lines(headers), len(body), body)
         return await self._ask(request, deadline_s=deadline_s)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,13 +15,15 @@ from orchestration.core.request import Request
 class Ask:
     """One request to the server: the path behind the base address, the body, and headers of its own.
 
-    `dropped` names the fields that were left out, as this server does not take them.
+    A path that begins with a slash stands behind the base address without its `/v1`. `dropped` names the fields that
+    were left out, as this server does not take them. With `then`, the answer (read JSON) only makes the next request.
     """
 
     path: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     dropped: Sequence[str] = ()
+    then: Callable[[Any], Ask] | None = None
 
 
 class WireFault(Exception):

@@ -13,6 +13,7 @@ import orjson
 from gateway.limits.rules import NANO_PER_USD
 from orchestration.core import Call, Kind, Price, Request, Usage
 from orchestration.core.errors import InvalidRequest
+from orchestration.core.request import TOKEN_KINDS
 
 DEFAULT_MAX_TOKENS = 8192
 _BYTES_PER_TOKEN = 4
@@ -46,6 +47,8 @@ class Estimator:
     def estimate(self, call: Call) -> Estimate:
         """Bound one call: its prompt, and as many answers of the longest length as it asks for."""
         request = call.request
+        if request.kind in TOKEN_KINDS:
+            return Estimate(tokens=0, nano_usd=0)
         model = self._models.get(request.model, ModelCost())
         prompt = _prompt_bytes(request)
         answer = _answer_tokens(request, model.max_tokens)
@@ -56,6 +59,8 @@ class Estimator:
 
     def broken_off(self, call: Call, *, num_deltas: int, num_chars: int) -> tuple[int, float]:
         """Guess the tokens and the dollars of an answer that broke off: nobody counts those, and they are not free."""
+        if call.kind in TOKEN_KINDS:
+            return 0, 0.0
         model = self._models.get(_answering(call), ModelCost())
         prompt = math.ceil(_prompt_bytes(call.request) / _BYTES_PER_TOKEN)
         most = _answer_tokens(call.request, model.max_tokens)

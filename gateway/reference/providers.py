@@ -14,7 +14,7 @@ def providers_table() -> str:
 
 
 def _row(name: str, provider: Provider) -> list[str]:
-    answers = ", ".join(kind.value for kind in Kind if kind in provider.kinds)
+    answers = ", ".join(kind.value for kind in Kind if kind in provider.all_kinds)
     if Kind.RERANK in provider.kinds and Kind.RERANK in provider.paths:
         answers += f" (at `{provider.paths[Kind.RERANK]}`)"
     renamed = ", ".join(f"`{old}` as `{new}`" for old, new in provider.renames.items())

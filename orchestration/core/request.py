@@ -15,6 +15,13 @@ class Kind(StrEnum):
     COMPLETION = "completion"
     EMBEDDING = "embedding"
     RERANK = "rerank"
+    COUNT = "count"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+
+
+TOKEN_KINDS = frozenset({Kind.COUNT, Kind.TOKENIZE, Kind.DETOKENIZE})
+"""Questions about a prompt's tokens: nothing is generated, and nothing is paid for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from orchestration.core.call import Call
 from orchestration.core.errors import InvalidRequest, LaminaError, NotFound
 from orchestration.core.events import Event
 from orchestration.core.hedge import HedgeBudget, race
+from orchestration.core.request import TOKEN_KINDS
 from orchestration.core.retry import Backoff
 from orchestration.core.route import Route
 from orchestration.core.standing import Standings
@@ -108,6 +109,8 @@ class Router:
             chosen, note_of(call)["complexity"] = route.choice.choose(call.request)
             route = self._routes[chosen]
         yield route
+        if call.kind in TOKEN_KINDS:
+            return  # another model's tokens are others
         for model in route.fallbacks:
             if call.kind in self._routes[model].kinds:
                 yield self._routes[model]
