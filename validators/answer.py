@@ -121,9 +121,8 @@ class Answer:
         parts = {part for of, part, _ in said if of == choice}
         return Part.TEXT not in parts and bool(parts & {Part.TOOL_CALL, Part.REFUSAL})
 
-    @staticmethod
-    def _context(choice: int, part: Part) -> Context:
-        return Context(stage=Stage.OUTPUT, where=f"choices[{choice}].{part}")
+    def _context(self, choice: int, part: Part) -> Context:
+        return Context(stage=Stage.OUTPUT, where=f"choices[{choice}].{part}", request=self._tally.request)
 
     def _bound(self, event: Delta) -> None:
         self._chars_left -= len(text_of(event))

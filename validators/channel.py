@@ -125,6 +125,7 @@ class Channel:
             where=f"choices[{choice}].{part}",
             start=scan.position,
             follows_match=scan.match_end == scan.position,
+            request=self._tally.request,
         )
         verdict = await self._tally.judge(scan.rule, shadow.text, context, limit=limit)
         self._take(verdict, shadow, rank=scan.rank)

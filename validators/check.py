@@ -70,7 +70,7 @@ PASSED = Verdict(Outcome.PASS)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where the checked text stands.
+    """Where the checked text stands, and the request that it belongs to (as it was sent), where there is one.
 
     Matches are looked for from `start` on; what lies before it is there to be looked back at. With
     `follows_match` the check's own last match ended exactly at `start`.
@@ -80,6 +80,7 @@ class Context:
     where: str
     start: int = 0
     follows_match: bool = False
+    request: Request | None = None
 
 
 class Check(Protocol):

@@ -83,7 +83,7 @@ async def _check_content(
     for text, shadow, of_text in zip(texts, shadows, edits, strict=True):
         if tally.has_failed(rule):
             return
-        context = Context(stage=Stage.INPUT, where=text.param)
+        context = Context(stage=Stage.INPUT, where=text.param, request=tally.request)
         verdict = await tally.judge(rule, shadow.text, context, param=text.param)
         if verdict.outcome is Outcome.REWRITE:
             found = on_original(verdict.spans, shadow, rank=rank)
@@ -104,7 +104,7 @@ async def _check_shape(rules: Sequence[Rule], texts: Sequence[Text], changes: di
     param = str(texts[0].path[0])
     for rule in rules:
         if not tally.has_failed(rule):
-            await tally.judge(rule, whole, Context(stage=Stage.INPUT, where=param), param=param)
+            await tally.judge(rule, whole, Context(stage=Stage.INPUT, where=param, request=tally.request), param=param)
 
 
 def _as_json(edit: Edit) -> Edit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -17,6 +17,28 @@ def read(options: Mapping[str, Any], name: str, kind: type, *, default: Any = No
     return value
 
 
+def read_texts(
+    options: Mapping[str, Any], name: str, *, default: Sequence[str] | None = None, at_most: int = 10_000
+) -> tuple[str, ...]:
+    """Return a list of texts, none empty; raises `ValueError` where it is none, is empty, or absent with no default."""
+    value = read(options, name, list)
+    if value is None and default is not None:
+        return tuple(default)
+    if not value or not all(isinstance(text, str) and text.strip() for text in value):
+        raise ValueError(f"{name}: must be a list of texts, none of them empty")
+    if len(value) > at_most:
+        raise ValueError(f"{name}: has {len(value)} elements; at most {at_most} are taken")
+    return tuple(value)
+
+
+def read_share(options: Mapping[str, Any], name: str, *, default: float) -> float:
+    """Return a number from 0 to 1; raises `ValueError` for another."""
+    value = float(read(options, name, float, default=default))
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name}: must be from 0 to 1, not {value:g}")
+    return value
+
+
 def refuse_unknown(options: Mapping[str, Any], known: Iterable[str]) -> None:
     """Raise `ValueError` for the first option that is not known, listing those that are."""
     allowed = sorted(known)
@@ -25,4 +47,4 @@ def refuse_unknown(options: Mapping[str, Any], known: Iterable[str]) -> None:
             raise ValueError(f"{name}: no such option here; known: {', '.join(allowed) or 'none'}")
 
 
-_NAMES = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", float: "a number"}
+_NAMES = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", float: "a number", dict: "a map"}

@@ -15,16 +15,19 @@ NOT_IN_WORD = r"[^\pL\pN\pM_]"
 class Pattern:
     """Find what an expression matches, from left to right and without overlap.
 
-    A match is the expression's first group where that took part, else the whole. With `starts_word`, one that
-    begins with a letter or digit counts only where no such character stands right before it. A `tail`, matched
-    right where a match ends, is a match too: the rest of a run too long for the expression.
+    A match is the expression's first group where that took part, unless `takes_groups` is false, else the whole;
+    an empty one is none. With `starts_word`, one that begins with a letter or digit counts only where no such
+    character stands right before it. A `tail`, matched right where a match ends, is a match too: the rest of a run
+    too long for the expression.
     Raises `ValueError` for an expression that the engine refuses.
     """
 
-    def __init__(self, expression: str, *, tail: str | None = None, starts_word: bool = False) -> None:
-        self._expression = _compile(expression)
-        self._tail = _compile(tail) if tail else None
-        self._has_group = self._expression.groups > 0
+    def __init__(
+        self, expression: str, *, tail: str | None = None, starts_word: bool = False, takes_groups: bool = True
+    ) -> None:
+        self._expression = compiled(expression)
+        self._tail = compiled(tail) if tail else None
+        self._has_group = takes_groups and self._expression.groups > 0
         self._starts_word = starts_word
 
     def find(self, text: str, *, start: int = 0, follows_match: bool = False) -> Iterator[tuple[int, int, bool]]:
@@ -42,7 +45,10 @@ class Pattern:
                 return
             first, last = found.span(1) if self._has_group and found.start(1) >= 0 else found.span()
             begin = chars.index(first)
-            if self._starts_word and begin > 0 and in_word(text[begin]) and in_word(text[begin - 1]):
+            if begin == len(text):
+                return
+            is_inside = self._starts_word and begin > 0 and in_word(text[begin]) and in_word(text[begin - 1])
+            if is_inside or first == last:
                 at = first + len(text[begin].encode())
                 follows_match = False
                 continue
@@ -77,7 +83,8 @@ def quote(text: str) -> str:
     return str(re2.escape(text))
 
 
-def _compile(expression: str) -> re2._Regexp:
+def compiled(expression: str) -> re2._Regexp:
+    """Compile for the linear-time engine; raises `ValueError` for what it refuses."""
     options = re2.Options()
     options.max_mem = MAX_MEMORY_BYTES
     options.log_errors = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NoReturn
 
-from orchestration.core import Call, CheckNote
+from orchestration.core import Call, CheckNote, Request
 from orchestration.core.errors import Blocked, CheckUnavailable
 from validators.check import PASSED, Check, Context, Outcome, Stage, Verdict
 
@@ -64,6 +64,11 @@ class Tally:
         self._call = call
         self._lines = {id(rule): _Line(rule) for rule in rules}
         self._is_recorded = False
+
+    @property
+    def request(self) -> Request:
+        """Return the request as it was sent."""
+        return self._call.request
 
     async def judge(
         self, rule: Rule, text: str, context: Context, *, param: str | None = None, limit: int | None = None

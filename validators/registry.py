@@ -15,18 +15,27 @@ from validators.guardrails_table import KNOWN, borrowed, checked_options
 from validators.json_text import create_json
 from validators.length import create_length
 from validators.options import read
+from validators.pii import create_pii
 from validators.policy import Fail, Mode, OnFail, Rule
+from validators.regex import create_regex
 from validators.secrets import create_secrets
 from validators.shadow import NORMALISATION
+from validators.topics import create_competitors, create_topics
+from validators.urls import create_urls
 
 PIPELINE_VERSION = "1"
 """Part of the policy's hash: it changes when rules are put together or texts are gathered in another way."""
 
 OWN: Mapping[str, Callable[[Options], Check]] = {
     "banned_words": create_banned_words,
+    "competitors": create_competitors,
     "json": create_json,
     "length": create_length,
+    "pii": create_pii,
+    "regex": create_regex,
     "secrets": create_secrets,
+    "topics": create_topics,
+    "urls": create_urls,
 }
 BORROWED = "guardrails/"
 TIMEOUT = "timeout_s"
