@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fastapi import APIRouter
 
 from cache.examiner import Examiner
+from cache.policies.drift import Terms
 from cache.shadow import Reask, Shadow
 from cache.store import Store
+from gateway.cache_metrics import CacheMetrics
+from gateway.drift_watch import DriftWatch
 from gateway.feedback import Feedback, feedback_routes
 from gateway.label_watch import LabelWatch
 from gateway.parts import CallReader
 from gateway.policy_admin import policy_routes
 from gateway.policy_watch import PolicyWatch
 from logging_layer.labels import Label, LabelBook, LabelsDown, LabelSource
+from logging_layer.listing import CallListing
 from logging_layer.policies import PolicyHistory
+from orchestration.core import CacheStatus
 
 logger = logging.getLogger(__name__)
 
@@ -26,19 +31,35 @@ logger = logging.getLogger(__name__)
 class CacheLearning:
     """Follow one database for everything that changes the examiners of one worker."""
 
-    def __init__(self, database_url: str) -> None:
+    def __init__(self, database_url: str, *, metrics: CacheMetrics, listing: CallListing) -> None:
         self._labels = LabelBook(database_url)
         self._policies = PolicyHistory(database_url)
-        self._watches: list[PolicyWatch | LabelWatch] = []
+        self._metrics = metrics
+        self._listing = listing
+        self._drift: DriftWatch | None = None
+        self._watches: list[PolicyWatch | LabelWatch | DriftWatch] = []
 
-    def follow(self, examiner: Examiner) -> None:
-        """Keep an examiner up to date from `start` on."""
-        self._watches.append(PolicyWatch(self._policies, examiner))
-        self._watches.append(LabelWatch(self._labels, examiner))
+    def follow(self, examiner: Examiner, *, settings: Terms) -> None:
+        """Keep an examiner up to date from `start` on, and hold it to its promise; `settings` are the settings' own
+        terms.
+        """
+        self._drift = DriftWatch(
+            book=self._labels,
+            history=self._policies,
+            examiner=examiner,
+            settings=settings,
+            count_hits=self._count_hits,
+            told=self._metrics.tightened,
+        )
+        self._watches += [PolicyWatch(self._policies, examiner), LabelWatch(self._labels, examiner), self._drift]
 
     def feedback(self, *, calls: CallReader, store: Store) -> Feedback:
         """Return what takes words about calls."""
-        return Feedback(calls=calls, labels=self._labels, store=store)
+        return Feedback(calls=calls, labels=self._labels, store=store, told=self._metrics.quarantined)
+
+    async def numbers(self) -> Mapping[str, float]:
+        """Give what is known of served hits, for `/metrics`."""
+        return self._drift.numbers() if self._drift is not None else {}
 
     def routes(self, feedback: Feedback) -> Sequence[APIRouter]:
         """Return the admin side: feedback on a call, and the policy in force."""
@@ -48,7 +69,12 @@ class CacheLearning:
         """Return what asks a share of the hits again and keeps the outcome as labels; None for a share of 0."""
         return Shadow(share=share, draw=random.random, tell=self._keep) if share > 0.0 else None
 
+    async def _count_hits(self, since: float) -> int:
+        sums = await self._listing.sums("cache_status", since=since)
+        return next((int(row["calls"]) for row in sums if row["cache_status"] == CacheStatus.SEMANTIC), 0)
+
     async def _keep(self, reask: Reask) -> None:
+        self._metrics.shadowed("same" if reask.is_same else "other_words")
         label = Label(
             call=reask.call.id,
             source=LabelSource.SHADOW,

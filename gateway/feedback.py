@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class Feedback:
     calls: CallReader
     labels: LabelBook
     store: Store
+    told: Callable[[int], None] = lambda _number: None
+    """Hears how many stored answers were taken out of service."""
 
     async def take(
         self, call_id: str, *, is_correct: bool, note: str | None, source: LabelSource = LabelSource.HUMAN
@@ -44,6 +46,7 @@ class Feedback:
         label = _label(record, is_correct=is_correct, note=note, source=source)
         try:
             await quarantine(self.store, keys)
+            self.told(len(keys))
             await self.labels.add([label])
         except (StoreDown, LabelsDown) as exc:
             raise Unavailable(f"The feedback could not be kept: {exc}.") from exc

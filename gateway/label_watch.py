@@ -15,10 +15,32 @@ from logging_layer.labels import Label, LabelBook, LabelsDown, LabelSource
 INTERVAL_S = 5.0
 _HISTORY_S = 30 * 86_400.0
 _OVERLAP_S = 2.0  # nodes' clocks differ, and a label is visible a moment after its time
-_TRUSTED = frozenset({LabelSource.HUMAN, LabelSource.JUDGE})
+_TRUSTED = frozenset({LabelSource.HUMAN, LabelSource.JUDGE, LabelSource.NEAR_MISS})
 """Shadow calls say only what is surely right: learning from them alone would raise every chance."""
 
 logger = logging.getLogger(__name__)
+
+
+class LabelCursor:
+    """Read the labels of the last 30 days, then what is new or was said otherwise since, each once."""
+
+    def __init__(self, book: LabelBook) -> None:
+        self._book = book
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin anew."""
+        self._from_s = time.time() - _HISTORY_S
+        self._seen: dict[tuple[str, str], float] = {}
+
+    async def new(self) -> list[Label]:
+        """Return what was not returned before, oldest first; raises `LabelsDown`."""
+        labels = await self._book.since(self._from_s)
+        new = [label for label in labels if self._seen.get((label.call, label.source)) != label.labelled_at]
+        if labels:
+            self._from_s = max(self._from_s, labels[-1].labelled_at - _OVERLAP_S)
+        self._seen = {(one.call, one.source): one.labelled_at for one in labels if one.labelled_at >= self._from_s}
+        return new
 
 
 class LabelWatch:
@@ -29,12 +51,10 @@ class LabelWatch:
     """
 
     def __init__(self, book: LabelBook, examiner: Examiner, *, interval_s: float = INTERVAL_S) -> None:
-        self._book = book
+        self._cursor = LabelCursor(book)
         self._examiner = examiner
         self._interval_s = interval_s
         self._taught = examiner.applied
-        self._from_s = time.time() - _HISTORY_S
-        self._seen: dict[tuple[str, str], float] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -45,16 +65,12 @@ class LabelWatch:
         """Learn from what is new; returns how many labels taught something."""
         if self._examiner.applied != self._taught:
             self._taught = self._examiner.applied
-            self._from_s, self._seen = time.time() - _HISTORY_S, {}
+            self._cursor.rewind()
         try:
-            labels = await self._book.since(self._from_s)
+            new = await self._cursor.new()
         except LabelsDown as exc:
             logger.warning("cache.labels_unknown: %s", exc)
             return 0
-        new = [label for label in labels if self._seen.get((label.call, label.source)) != label.labelled_at]
-        if labels:
-            self._from_s = max(self._from_s, labels[-1].labelled_at - _OVERLAP_S)
-        self._seen = {(one.call, one.source): one.labelled_at for one in labels if one.labelled_at >= self._from_s}
         lessons = [lesson for label in new if (lesson := lesson_of(label)) is not None]
         for lesson in lessons:
             self._examiner.observe(lesson)

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from backends.local.link import HistogramCounts
 from backends.registry import BackendFactory, BackendOptions
 from cache.embeddings import EmbeddingBackend
@@ -16,11 +18,13 @@ from cache.examiner import Examiner
 from cache.guard import load_guard
 from cache.owner_client import OwnerClient
 from cache.policies.build import build_policy
+from cache.policies.drift import Terms
 from cache.redis_store import RedisStore
 from cache.semantic import IndexFault, SemanticCache
 from gateway import model_store
 from gateway.admin_parts import AdminParts, Holder
 from gateway.cache_learning import CacheLearning
+from gateway.cache_metrics import CacheMetrics
 from gateway.checks import CheckPlan, plan_checks, secrets_mask
 from gateway.company import Company
 from gateway.deployments import node_name
@@ -72,6 +76,7 @@ class Surroundings:
     standings: Standings = field(default_factory=Standings)
     spool: Spool | None = None
     live: LiveCalls | None = None
+    cache_metrics: CacheMetrics = field(default_factory=lambda: CacheMetrics(CollectorRegistry()))
 
 
 @dataclass(slots=True)
@@ -138,7 +143,9 @@ class _Wiring:
         self._spool = place.spool or Spool(place.state.spool, worker=place.worker)
         self._reader = CallReader(database_url(settings, place.state), place.state.spool)
         self._listing = CallListing(database_url(settings, place.state))
-        self._learning = CacheLearning(database_url(settings, place.state))
+        self._learning = CacheLearning(
+            database_url(settings, place.state), metrics=place.cache_metrics, listing=self._listing
+        )
         self._feedback = self._learning.feedback(calls=self._reader, store=self._store)
         self._company = Company(place.sockets.run)
         self._routes = RouteHashes(settings)
@@ -252,7 +259,8 @@ class _Wiring:
             semantic.policy, threshold=semantic.threshold, wrong_to_call_cost=semantic.wrong_to_call_cost
         )
         examiner = Examiner(policy, load_guard() if semantic.guard else None)
-        self._learning.follow(examiner)
+        terms = Terms(semantic.policy, semantic.threshold, semantic.wrong_to_call_cost)
+        self._learning.follow(examiner, settings=terms)
         layer = SemanticCache(
             self._owner,
             self._store,
@@ -360,6 +368,8 @@ class _Wiring:
             sources["engine"] = self._engine_stats
         if self._settings.uses_embedder:
             sources["cache_owner"] = self._owner_stats
+        if self._settings.uses_semantic_cache:
+            sources["cache"] = self._learning.numbers
         return sources
 
     async def _engine_stats(self) -> Mapping[str, float]:

@@ -90,6 +90,7 @@ def main() -> int:
 
 async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) -> None:
     draining = asyncio.Event()
+    metrics = Metrics((), folder=Sockets(options.run_dir).metrics)
     place = Surroundings(
         state=StateFolder(options.state),
         sockets=Sockets(options.run_dir),
@@ -98,9 +99,9 @@ async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) 
         is_draining=draining.is_set,
         spool=Spool(StateFolder(options.state).spool, worker=f"worker-{options.index}"),
         live=(live := LiveCalls(f"worker-{options.index}")),
+        cache_metrics=metrics.cache,
     )
     assert place.spool is not None, "it is made above"
-    metrics = Metrics((), folder=place.sockets.metrics)
 
     def build(config: Path) -> Generation:
         return _generation(load_settings(config, environment=process_environment()), place, metrics)

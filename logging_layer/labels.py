@@ -40,6 +40,8 @@ class LabelSource(StrEnum):
     HUMAN = "human"
     JUDGE = "judge"
     SHADOW = "shadow"
+    NEAR_MISS = "near_miss"
+    """A judge, about the nearest neighbour of a call that was not answered from the cache."""
 
 
 @dataclass(frozen=True, slots=True)

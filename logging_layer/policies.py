@@ -67,6 +67,13 @@ class PolicyHistory:
         draft = AppliedPolicy(0, policy, threshold, wrong_to_call_cost, applied_by, reason, now)
         return await asyncio.to_thread(self._apply, draft)
 
+    async def apply_after(self, newest: int, draft: AppliedPolicy) -> AppliedPolicy | None:
+        """Put a version in force if `newest` still is (0: none ever was), else do nothing and return None.
+
+        So of several who come to the same conclusion at once, one acts. Raises `PoliciesDown`.
+        """
+        return await asyncio.to_thread(self._insert_after, newest, draft)
+
     async def aclose(self) -> None:
         """Close the connections."""
         await asyncio.to_thread(self._engine.dispose)
@@ -82,20 +89,29 @@ class PolicyHistory:
             raise PoliciesDown(f"the cache's policies cannot be read: {exc}") from exc
 
     def _apply(self, draft: AppliedPolicy) -> AppliedPolicy:
+        for _ in range(_MAX_TRIES):
+            self._ensure()
+            newest = self._recent(1)
+            applied = self._insert_after(newest[0].version if newest else 0, draft)
+            if applied is not None:
+                return applied
+        raise PoliciesDown(f"the cache's policy was changed by others {_MAX_TRIES} times at once; try again")
+
+    def _insert_after(self, newest: int, draft: AppliedPolicy) -> AppliedPolicy | None:
+        """Insert the draft as the next version; returns None where that number is taken or others came since."""
+        self._ensure()
+        row = {**asdict(draft), "version": newest + 1}
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(policies), row)
+        except IntegrityError:
+            return None
+        except SQLAlchemyError as exc:
+            raise PoliciesDown(f"the cache's policy cannot be written: {exc}") from exc
+        return AppliedPolicy(**row)
+
+    def _ensure(self) -> None:
         try:
             self._tables.ensure(policies.name)
         except SQLAlchemyError as exc:
             raise PoliciesDown(f"the cache's policy cannot be written: {exc}") from exc
-        for _ in range(_MAX_TRIES):
-            newest = self._recent(1)
-            version = newest[0].version + 1 if newest else 1
-            row = {**asdict(draft), "version": version}
-            try:
-                with self._engine.begin() as connection:
-                    connection.execute(insert(policies), row)
-            except IntegrityError:
-                continue  # another one took this number meanwhile
-            except SQLAlchemyError as exc:
-                raise PoliciesDown(f"the cache's policy cannot be written: {exc}") from exc
-            return AppliedPolicy(**row)
-        raise PoliciesDown(f"the cache's policy was changed by others {_MAX_TRIES} times at once; try again")
