@@ -175,6 +175,8 @@ class _Wiring:
             calls=self._reader,
             health=self._health(routes),
             stats=self._stats(),
+            histograms={"cache_owner": self._owner_histograms} if settings.uses_embedder else {},
+            price_of=partial(price_of, routes),
             engine=self._factory.engine_measures if self._settings.uses_engine else None,
             tokens=self._factory.tokens,
             metrics_folder=self._place.sockets.metrics,
@@ -182,8 +184,6 @@ class _Wiring:
             stream_commit_s=settings.server.stream_commit_s,
             is_draining=self._place.is_draining,
             backends=watch.describe,
-            histograms={"cache_owner": self._owner_histograms} if settings.uses_embedder else {},
-            price_of=partial(price_of, routes),
             admin=self._admin(),
         )
         self._closers += [
@@ -381,13 +381,6 @@ class _Wiring:
         except IndexFault as exc:
             raise OSError(str(exc)) from exc
 
-    async def _shipper_stats(self) -> Mapping[str, float]:
-        try:
-            numbers, _ = await self._shipper.call("stats", timeout_s=_STATS_TIMEOUT_S)
-        except RpcError as exc:
-            raise OSError(str(exc)) from exc
-        return {str(name): float(value) for name, value in numbers.items()}
-
     async def _owner_histograms(self) -> Mapping[str, HistogramCounts]:
         try:
             known = await self._owner.histograms()
@@ -397,6 +390,13 @@ class _Wiring:
             name: HistogramCounts(tuple(bounds), tuple(counts), total)
             for name, (bounds, counts, total) in known.items()
         }
+
+    async def _shipper_stats(self) -> Mapping[str, float]:
+        try:
+            numbers, _ = await self._shipper.call("stats", timeout_s=_STATS_TIMEOUT_S)
+        except RpcError as exc:
+            raise OSError(str(exc)) from exc
+        return {str(name): float(value) for name, value in numbers.items()}
 
     async def _shipper_problem(self) -> str | None:
         try:
