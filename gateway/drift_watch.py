@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cache.examiner import Examiner
 from cache.policies.drift import ALPHA, WINDOW, Terms, grown, promised_rate, tightened, wealth
-from gateway.hit_outcomes import HitOutcome, HitOutcomes
+from gateway.hit_outcomes import HitOutcomes
 from gateway.label_watch import INTERVAL_S, LabelCursor
 from logging_layer.labels import LabelBook, LabelsDown
 from logging_layer.listing import ListingDown
@@ -45,8 +45,9 @@ class DriftWatch:
     refuses that it is kept.
 
     Two streams are tested, each with half of `ALPHA`: hits that were drawn to be asked again, with the last word about
-    each (a person's before a judge's before the re-ask's), and what people called wrong unasked, against all hits
-    that were served. Every worker of every node looks; of those that come to the same conclusion, one acts.
+    each (a person's before a judge's before the re-ask's), and what people called wrong, asked or not, against all
+    hits that were served. What nobody could tell counts as right in both, so that neither raises a false alarm. Every
+    worker of every node looks; of those that come to the same conclusion, one acts.
     """
 
     def __init__(
@@ -89,9 +90,10 @@ class DriftWatch:
         rate = self.outcomes.wrong_rate()
         low, high = rate.interval
         numbers = {
-            "labelled_hits_right": rate.num_right,
-            "labelled_hits_wrong": rate.num_wrong,
-            "labelled_hits_unknown": rate.num_unknown,
+            "sampled_hits_right": rate.num_right,
+            "sampled_hits_wrong": rate.num_wrong,
+            "sampled_hits_unknown": rate.num_unknown,
+            "hits_called_wrong": self.outcomes.num_called_wrong(),
             "wrong_hit_rate_low": low,
             "wrong_hit_rate_high": high,
             "drift_wealth": self._wealth,
@@ -130,7 +132,7 @@ class DriftWatch:
     async def _why_broken(self, in_force: InForce) -> str | None:
         """Say what the tests say against the promise, None where they say nothing."""
         served = list(self.outcomes.since(in_force.since))
-        sampled = [outcome.is_correct is False for outcome in _told(served) if outcome.is_sampled]
+        sampled = [outcome.is_correct is False for outcome in served if outcome.is_sampled]
         promised, enough = in_force.promised, 2.0 / ALPHA
         num_before = max(0, len(sampled) - WINDOW)
         self._wealth = wealth(sampled[-WINDOW:], promised=promised, num_before=num_before)
@@ -177,7 +179,3 @@ def in_force_of(versions: Sequence[AppliedPolicy], *, settings: Terms, now: floa
     terms = Terms(newest.policy, newest.threshold, newest.wrong_to_call_cost)
     since = newest.applied_at + _SETTLED_S
     return InForce(newest.version, settings if newest.policy == SETTINGS else terms, promised_rate(cost), since)
-
-
-def _told(served: Sequence[HitOutcome]) -> list[HitOutcome]:
-    return [outcome for outcome in served if outcome.is_correct is not None]

@@ -34,10 +34,10 @@ class HitOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WrongRate:
-    """How many served hits are known to be right, wrong, or looked at without an outcome.
+    """Of the hits that were drawn to be asked again: how many are known to be right or wrong, or neither.
 
-    `low` and `high` hold the share of wrong ones among all of these with 95 % (Clopper and Pearson), whatever those
-    without an outcome were: the one takes them all as right, the other as wrong.
+    `low` and `high` hold the share of wrong hits with 95 % (Clopper and Pearson), whatever became of those of which
+    nobody could tell: the one takes them all as right, the other as wrong.
     """
 
     num_right: int
@@ -45,16 +45,20 @@ class WrongRate:
     num_unknown: int
 
     @property
+    def total(self) -> int:
+        """Count all of them."""
+        return self.num_right + self.num_wrong + self.num_unknown
+
+    @property
     def estimate(self) -> float | None:
-        """Return the share of wrong ones among those with an outcome, None where there are none."""
-        known = self.num_right + self.num_wrong
-        return self.num_wrong / known if known else None
+        """Return the share that is known to be wrong, None before the first one was asked again."""
+        return self.num_wrong / self.total if self.total else None
 
     @property
     def interval(self) -> tuple[float, float]:
         """Return `low` and `high`."""
-        total = self.num_right + self.num_wrong + self.num_unknown
-        return exact_interval(self.num_wrong, total)[0], exact_interval(self.num_wrong + self.num_unknown, total)[1]
+        most = self.num_wrong + self.num_unknown
+        return exact_interval(self.num_wrong, self.total)[0], exact_interval(most, self.total)[1]
 
 
 class HitOutcomes:
@@ -83,6 +87,10 @@ class HitOutcomes:
         return (outcome for outcome in self._by_call.values() if outcome.served_at >= served_at)
 
     def wrong_rate(self) -> WrongRate:
-        """Sum up everything that is known."""
-        verdicts = [outcome.is_correct for outcome in self._by_call.values()]
+        """Sum up the drawn hits; what people call wrong unasked says nothing about the others, and is left out."""
+        verdicts = [outcome.is_correct for outcome in self._by_call.values() if outcome.is_sampled]
         return WrongRate(verdicts.count(True), verdicts.count(False), verdicts.count(None))
+
+    def num_called_wrong(self) -> int:
+        """Count the hits that were called wrong, drawn or not."""
+        return sum(outcome.is_correct is False for outcome in self._by_call.values())
