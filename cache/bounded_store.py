@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from cache.store import Leases, Store, StoreDown, StoreSlow
+from cache.card import Card, Invalidated
+from cache.store import Leases, Store, StoreDown, StoreFull, StoreSlow
 from orchestration.core.deadlines import Deadlines
 
 T = TypeVar("T")
@@ -66,7 +67,8 @@ class Breaker:
 class BoundedStore:
     """Ask a store within a deadline: `StoreSlow` when it is over, `StoreDown` at once while the breaker is open.
 
-    A slow write does not count against the store, since its deadline is far shorter than a sound server may take.
+    A slow write does not count against the store, since its deadline is far shorter than a sound server may take; nor
+    does a refused one, which is an answer.
     """
 
     def __init__(self, store: Store, *, get_timeout_s: float, put_timeout_s: float, breaker: Breaker) -> None:
@@ -80,9 +82,9 @@ class BoundedStore:
         """Return the value, or None where there is none."""
         return await _ask(self._breaker, lambda: self._store.get(key), self._deadlines, timeout_s=self._get_timeout_s)
 
-    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
+    async def put(self, key: str, value: bytes, *, ttl_s: float, card: Card | None = None) -> None:
         """Keep the value for `ttl_s` seconds; after `StoreSlow` it may be kept or not."""
-        write = partial(self._store.put, key, value, ttl_s=ttl_s)
+        write = partial(self._store.put, key, value, ttl_s=ttl_s, card=card)
         await _ask(self._breaker, write, self._deadlines, timeout_s=self._put_timeout_s, does_slow_count=False)
 
 
@@ -123,6 +125,9 @@ async def _ask(
         if does_slow_count:
             breaker.fail()
         raise StoreSlow(f"the store took more than {timeout_s} s") from exc
+    except (Invalidated, StoreFull):
+        breaker.succeed()
+        raise
     except StoreDown:
         breaker.fail()
         raise

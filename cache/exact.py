@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from cache.bounded_store import BoundedLeases, BoundedStore, Breaker
+from cache.card import Invalidated, make_card
 from cache.election import Election
 from cache.entry import Entry, UnreadableEntry, dump, load, make_entry
 from cache.flight import Flight, Flights
@@ -18,7 +19,7 @@ from cache.key import KEY_VERSION, exact_key
 from cache.recording import Recording
 from cache.replay import cut, replay
 from cache.storable import CACHEABLE_KINDS, why_not_stored
-from cache.store import Leases, Store, StoreDown, StoreSlow
+from cache.store import Leases, Ledger, NoLedger, Store, StoreDown, StoreFull, StoreSlow
 from orchestration.core import CacheNote, CacheStatus, Call, Delta, Event, Finish, Handler
 from orchestration.core.errors import CacheMissed
 
@@ -48,9 +49,10 @@ class ExactCache:
       nobody new may join it; a reader that holds others up is waited for `patience_s` in all, then cut off.
     - With `leases`, equal calls of other workers wait for it up to `lease_wait_s`.
     - `is_last_tier=False` says that another cache stands further in, which then answers `only-if-cached` itself.
+    - The `ledger` numbers invalidations, so that none is outrun by an answer on its way, and counts hits.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is a setting of its own or a part that wiring brings)
         self,
         store: Store,
         *,
@@ -59,6 +61,7 @@ class ExactCache:
         policy_of: Callable[[Call], str],
         leases: Leases | None = None,
         is_last_tier: bool = True,
+        ledger: Ledger | None = None,
         bounds: ExactBounds = ExactBounds(),
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -71,6 +74,7 @@ class ExactCache:
         self._policy_of = policy_of
         self._is_last_tier = is_last_tier
         self._bounds = bounds
+        self._ledger = ledger or NoLedger()
         self._now = now
         self._flights = Flights()
         self._election: Election | None = None
@@ -86,6 +90,10 @@ class ExactCache:
         async with aclosing(source) as events:
             async for event in events:
                 yield event
+
+    def close_flights(self) -> None:
+        """Let nobody new join an answer that is under way: something was invalidated since it began."""
+        self._flights.close_to_newcomers()
 
     async def aclose(self) -> None:
         """Cancel every flight; their readers get an error that says why."""
@@ -118,7 +126,7 @@ class ExactCache:
         if flight is None:
             entry = await self._look_up_until_quiet(key, call)
             if entry is not None:
-                _note_hit(call, entry)
+                self._note_hit(key, call, entry)
                 return replay(entry, call)
             flight = self._find_flight(key, call)
         return None if flight is None else self._join(flight, call)
@@ -172,12 +180,13 @@ class ExactCache:
     def _launch(self, key: str, call: Call, next: Handler) -> Flight:
         """Start the call's own flight; one that came with `no-cache` refreshes the entry and is joined by nobody."""
         recording = Recording(max_bytes=self._bounds.max_recording_bytes, patience_s=self._bounds.patience_s)
-        flight = Flight(call, id=uuid.uuid4().hex, started_at=self._now(), recording=recording)
+        begun = self._now()
+        flight = Flight(call, id=uuid.uuid4().hex, started_at=begun, recording=recording, epoch=self._ledger.epoch)
         is_private = call.controls.cache.is_no_cache
         if self._election is None or is_private:
             events = next(call)
         else:
-            look_up, found = partial(self._look_up, key, call), partial(_replay_others, call)
+            look_up, found = partial(self._look_up, key, call), partial(self._replay_others, key, call)
             events = self._election.run(key, look_up=look_up, found=found, ask=partial(next, call))
         flight_key = None if is_private else (key, call.controls)
         self._flights.launch(flight, events, before_finish=partial(self._store_answer, key), key=flight_key)
@@ -222,12 +231,32 @@ class ExactCache:
         entry = make_entry(call, events, id=flight.id, created_at=flight.started_at, ttl_s=self._ttl_s)
         try:
             packed = await _pack(key, entry, is_large=flight.recording.held_bytes > _THREAD_FROM_BYTES)
-            await self._store.put(key, packed, ttl_s=self._ttl_s)
+            card = make_card(call, entry, events, kind="exact", epoch=flight.epoch)
+            await self._store.put(key, packed, ttl_s=self._ttl_s, card=card)
         except ValueError:
             return "unpackable"
+        except Invalidated:
+            return "invalidated"
+        except StoreFull:
+            return "store_full"
         except StoreDown as exc:
             return _note_degraded(call, exc)
         return None
+
+    def _replay_others(self, key: str, call: Call, entry: Entry) -> AsyncGenerator[Event, None]:
+        """Tell an entry that another worker has stored while this call waited for it."""
+        self._note_hit(key, call, entry)
+        call.notes.cache.is_collapsed = True
+        return replay(entry, call)
+
+    def _note_hit(self, key: str, call: Call, entry: Entry) -> None:
+        self._ledger.hit(key)
+        notes, note = call.notes, call.notes.cache
+        note.status, note.reason = CacheStatus.EXACT, None
+        note.entry, note.entry_call = entry.id, entry.call_id
+        note.entry_created_at, note.ttl_s = entry.created_at, entry.ttl_s
+        notes.model, notes.backend = entry.model, entry.backend
+        notes.cost_usd = 0.0
 
 
 async def _pack(key: str, entry: Entry, *, is_large: bool) -> bytes:
@@ -241,22 +270,6 @@ async def _unpack(key: str, packed: bytes) -> Entry:
         raise UnreadableEntry("the store gave another key's value")
     body = packed[len(prefix) :]
     return await asyncio.to_thread(load, body) if len(body) > _THREAD_FROM_BYTES else load(body)
-
-
-def _replay_others(call: Call, entry: Entry) -> AsyncGenerator[Event, None]:
-    """Tell an entry that another worker has stored while this call waited for it."""
-    _note_hit(call, entry)
-    call.notes.cache.is_collapsed = True
-    return replay(entry, call)
-
-
-def _note_hit(call: Call, entry: Entry) -> None:
-    notes, note = call.notes, call.notes.cache
-    note.status, note.reason = CacheStatus.EXACT, None
-    note.entry, note.entry_call = entry.id, entry.call_id
-    note.entry_created_at, note.ttl_s = entry.created_at, entry.ttl_s
-    notes.model, notes.backend = entry.model, entry.backend
-    notes.cost_usd = 0.0
 
 
 def _note_joined(call: Call, flight: Flight, *, ttl_s: float) -> None:

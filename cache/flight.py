@@ -25,12 +25,14 @@ class Flight:
     The task ends with the answer, with an error that every reader gets, or when the last reader leaves before
     `Finish`. `call` is the leader's: the inner layers write their notes there, whether the leader stays or not.
     `is_orphan` tells that the leader left before the end. Once `is_landed`, all of the answer is in the recording.
+    `epoch` is the latest invalidation that was known when it began.
     """
 
-    def __init__(self, call: Call, *, id: str, started_at: float, recording: Recording) -> None:
+    def __init__(self, call: Call, *, id: str, started_at: float, recording: Recording, epoch: int = 0) -> None:
         self.call = call
         self.id = id
         self.started_at = started_at
+        self.epoch = epoch
         self.recording = recording
         self.is_landed = False
         self.is_orphan = False
@@ -178,6 +180,10 @@ class Flights:
         """Tell those who watch that an answer has been stored."""
         for watch in self._watches.get(entry_key, ()):
             watch.has_landed = True
+
+    def close_to_newcomers(self) -> None:
+        """Let nobody new join what is under way; who reads already reads on."""
+        self._flights.clear()
 
     async def aclose(self) -> None:
         """Cancel every flight and wait for its end; their readers get `BackendUnavailable`."""

@@ -6,6 +6,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from cache.card import Card
+
 
 class MemoryStore:
     """Keep at most `max_entries` values, the least recently used leaving first; `clock` counts seconds."""
@@ -27,8 +29,8 @@ class MemoryStore:
         self._values.move_to_end(key)
         return value
 
-    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
-        """Keep the value for `ttl_s` seconds, in place of any earlier one."""
+    async def put(self, key: str, value: bytes, *, ttl_s: float, card: Card | None = None) -> None:
+        """Keep the value for `ttl_s` seconds, in place of any earlier one; cards are not kept."""
         self._values[key] = (self._clock() + ttl_s, value)
         self._values.move_to_end(key)
         while len(self._values) > self._max_entries:

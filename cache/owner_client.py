@@ -19,6 +19,7 @@ from orchestration.core.rpc import RpcClient, RpcError, RpcRefused, RpcTimeout, 
 
 _ADD_TIMEOUT_S = 30.0
 _ASIDE_TIMEOUT_S = 2.0
+_REMOVE_TIMEOUT_S = 10.0
 _RECONNECT_S = 0.002
 _MAX_UNANSWERED = 64  # a burst that outruns the encoder leaves its last calls unanswered; that is no dead owner
 
@@ -70,6 +71,11 @@ class OwnerClient:
     async def remove(self, entry: str) -> int:
         """Take an entry out of the index; returns of how many partitions."""
         result, _ = await self._call("remove", {"entry": entry}, timeout_s=_ASIDE_TIMEOUT_S)
+        return int(result["num_removed"])
+
+    async def remove_rows(self, rows: Sequence[tuple[str, str]]) -> int:
+        """Take (partition, entry) rows out, at all nodes; returns how many were in the owner's memory."""
+        result, _ = await self._call("remove_rows", {"rows": [list(row) for row in rows]}, timeout_s=_REMOVE_TIMEOUT_S)
         return int(result["num_removed"])
 
     async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:

@@ -15,6 +15,7 @@ from cache.batcher import Batcher, Lane
 from cache.encoder import Encoder, Tokens, Vectors
 from cache.index import Row
 from cache.shared_index import SharedIndex
+from cache.store import StoreDown
 from orchestration.core.rpc import Method
 
 _MAX_REMEMBERED = 2048
@@ -55,6 +56,7 @@ class OwnerMethods:
             "search": self._search,
             "add": self._add,
             "remove": self._remove,
+            "remove_rows": self._remove_rows,
             "encode": self._encode,
             "stats": self._stats,
             "histograms": self._histograms,
@@ -99,6 +101,18 @@ class OwnerMethods:
                 return {"num_removed": num_removed, "generation": self._index.generation}, b""
             case _:
                 raise MethodError("bad_params", "remove takes entry")
+
+    async def _remove_rows(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
+        match params:
+            case {"rows": [*rows]} if all(_is_row(row) for row in rows):
+                pass
+            case _:
+                raise MethodError("bad_params", "remove_rows takes rows, each a partition and an entry")
+        try:
+            num_removed = await self._index.remove_rows([(partition, entry) for partition, entry in rows])
+        except StoreDown as exc:
+            raise MethodError("store_down", str(exc)) from exc
+        return {"num_removed": num_removed, "generation": self._index.generation}, b""
 
     async def _encode(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
         """Answer with (n, dim) float32, little-endian, row by row, as payload."""
@@ -175,3 +189,7 @@ class OwnerMethods:
             limit = self._encoder.max_tokens
             message = f"{which} has {len(row)} tokens, {self._encoder.name} takes at most {limit}"
             raise MethodError("too_long", message)
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, list) and len(row) == 2 and all(isinstance(name, str) for name in row)

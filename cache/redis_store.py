@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections import deque
 from typing import Any
 from urllib.parse import urlsplit
 
 import hiredis
 
+from cache.card import Card, Invalidated
+from cache.catalogue_scripts import FORGET, KEEP, Script
 from cache.link import SharedLink
-from cache.store import StoreDown
+from cache.script import run_script
+from cache.store import StoreDown, StoreFull
+from cache.worth import Bounds
+
+CATALOGUE_PREFIX = "lamina:c:"
+VALUE_PREFIX = "lamina:x:"
+_MAX_ROWS_OUT = 10_000
 
 _RELEASE = """
 if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
@@ -25,14 +34,25 @@ class RedisStore:
     `link` may be a connection that others use, too. Raises `ValueError` for a URL of another scheme; every later fault
     is `StoreDown`, whose message names the host or socket and never the URL's password. Implements `Store` and
     `Leases`.
+
+    Values that come with a card are listed by it, at most as much of them as `bounds` says. `rows_out` holds the
+    (partition, entry) of semantic entries that left; whoever tells the index takes them out. It holds 10,000 at most.
     """
 
     def __init__(
-        self, url: str, *, timeout_s: float = 0.25, prefix: str = "lamina:x:", link: SharedLink | None = None
+        self,
+        url: str,
+        *,
+        timeout_s: float = 0.25,
+        prefix: str = VALUE_PREFIX,
+        link: SharedLink | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
+        self.rows_out: deque[tuple[str, str]] = deque(maxlen=_MAX_ROWS_OUT)
         self._place = _place_of(url)
         self._prefix = prefix
         self._link = link or SharedLink(url, timeout_s=timeout_s)
+        self._bounds = bounds or Bounds()
 
     async def get(self, key: str) -> bytes | None:
         """Return the value, or None where there is none or its time is over."""
@@ -40,13 +60,26 @@ class RedisStore:
         assert value is None or isinstance(value, bytes), "answers are not decoded"
         return value
 
-    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
-        """Keep the value for `ttl_s` seconds, in place of any earlier one."""
-        await self._ask("SET", self._prefix + key, value, "PX", _milliseconds(ttl_s))
+    async def put(self, key: str, value: bytes, *, ttl_s: float, card: Card | None = None) -> None:
+        """Keep the value for `ttl_s` seconds, in place of any earlier one.
+
+        Raises `Invalidated` where an invalidation that covers the card came after its epoch.
+        """
+        if card is None:
+            await self._ask("SET", self._prefix + key, value, "PX", _milliseconds(ttl_s))
+            return
+        bounds = self._bounds
+        words = (key, value, _milliseconds(ttl_s), card.epoch, repr(card.worth_usd))
+        limits = (bounds.max_entries or 0, bounds.max_bytes or 0, repr(bounds.half_life_s))
+        is_kept, *rows = await self._run(KEEP, *words, *limits, card.pack())
+        if not is_kept:
+            raise Invalidated("an invalidation came while the answer was on its way")
+        self._note_rows(rows)
 
     async def delete(self, key: str) -> None:
-        """Forget the value, if there is one."""
-        await self._ask("DEL", self._prefix + key)
+        """Forget the value, if there is one, and its card."""
+        _, *rows = await self._run(FORGET, "quarantined", key)
+        self._note_rows(rows)
 
     async def acquire(self, key: str, *, ttl_s: float) -> str | None:
         """Take the lease for `ttl_s` seconds and return its token, or None while another holds it."""
@@ -79,10 +112,26 @@ class RedisStore:
             answer = await self._link.ask(*words)
         except StoreDown as exc:
             raise StoreDown(f"the key-value store at {self._place} does not answer: {exc}") from exc
-        if isinstance(answer, hiredis.ReplyError):
-            kind = str(answer).partition(" ")[0]
-            raise StoreDown(f"the key-value store at {self._place} does not answer ({kind})") from answer
-        return answer
+        return self._checked(answer)
+
+    async def _run(self, script: Script, *words: str | int | bytes) -> Any:
+        try:
+            answer = await run_script(self._link, script, CATALOGUE_PREFIX, self._prefix, *words)
+        except StoreDown as exc:
+            raise StoreDown(f"the key-value store at {self._place} does not answer: {exc}") from exc
+        return self._checked(answer)
+
+    def _checked(self, answer: Any) -> Any:
+        if not isinstance(answer, hiredis.ReplyError):
+            return answer
+        kind = str(answer).partition(" ")[0]
+        if kind == "OOM":
+            raise StoreFull(f"the key-value store at {self._place} is full") from answer
+        raise StoreDown(f"the key-value store at {self._place} does not answer ({kind})") from answer
+
+    def _note_rows(self, rows: list[bytes]) -> None:
+        names = [name.decode() for name in rows]
+        self.rows_out.extend(zip(names[::2], names[1::2], strict=True))
 
 
 def _place_of(url: str) -> str:

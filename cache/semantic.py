@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
+from cache.card import Card, Invalidated, make_card
 from cache.decide import Decision, bar_for, decide, objection
 from cache.entry import Entry, UnreadableEntry, dump, load, make_entry
 from cache.examiner import Examiner
@@ -19,7 +20,7 @@ from cache.quarantine import semantic_key
 from cache.replay import replay
 from cache.shadow import Shadow
 from cache.storable import why_not_stored
-from cache.store import Store, StoreDown
+from cache.store import Ledger, NoLedger, Store, StoreDown
 from orchestration.core import CacheStatus, Call, Candidate, Delta, Event, Finish, Handler
 from orchestration.core.errors import CacheMissed
 
@@ -69,8 +70,9 @@ class SemanticCache:
 
     Looking up takes at most `deadline_ms`, and whatever goes wrong there is a miss that `notes` tells of. What a
     miss brings is inserted after the answer, by tasks of ours of which at most 256 wait; one more is not inserted.
-    A `shadow` asks a share of the hits again. `route_of` and `policy_of` give the hashes of a model's route and of
-    the checks in force for a call.
+    A `shadow` asks a share of the hits again. The `ledger` numbers invalidations, so that no answer on its way outruns
+    one, counts hits, and hears of candidates whose answer is gone. `route_of` and `policy_of` give the hashes of a
+    model's route and of the checks in force for a call.
     """
 
     def __init__(  # noqa: PLR0913 (each is a setting of its own or a part that wiring brings)
@@ -83,6 +85,7 @@ class SemanticCache:
         threshold: float = 0.95,
         examiner: Examiner | None = None,
         shadow: Shadow | None = None,
+        ledger: Ledger | None = None,
         ttl_s: float = 86_400.0,
         top_k: int = 5,
         deadline_ms: float = 50.0,
@@ -96,6 +99,7 @@ class SemanticCache:
         self._policy_of = policy_of
         self._examiner = examiner or Examiner(StaticPolicy(threshold))
         self._shadow = shadow
+        self._ledger = ledger or NoLedger()
         self._ttl_s = ttl_s
         self._top_k = top_k
         self._deadline_s = deadline_ms / 1000.0
@@ -115,6 +119,7 @@ class SemanticCache:
             return
         if call.controls.cache.is_only_if_cached:
             raise CacheMissed("The answer is not cached, and the request asked for a cached one only.")
+        epoch = self._ledger.epoch
         async with aclosing(next(call)) as events:
             if question is None or call.controls.cache.is_no_store:
                 async for event in events:
@@ -124,7 +129,7 @@ class SemanticCache:
             async for event in events:
                 recording.add(event)
                 if isinstance(event, Finish):
-                    self._insert_later(call, question, recording)
+                    self._insert_later(call, question, recording, epoch=epoch)
                 yield event
 
     async def aclose(self) -> None:
@@ -204,6 +209,8 @@ class SemanticCache:
             entry, fault = await self._fetch(call, candidate.entry)
             if entry is None:
                 unusable[candidate.entry] = fault
+                if fault == "gone":
+                    self._ledger.is_gone(question.partition, candidate.entry)
                 continue
             candidates[place] = self._examiner.examine(candidate, asked=asked, question=entry.question)
             if objection(candidates[place]) is None:
@@ -226,6 +233,7 @@ class SemanticCache:
         return (None, "too_old") if max_age_s is not None and age_s > max_age_s else (entry, "")
 
     def _note_hit(self, call: Call, entry: Entry, decision: Decision) -> None:
+        self._ledger.hit(semantic_key(entry.id))
         note = call.notes.cache
         note.status = CacheStatus.SEMANTIC
         note.reason = None
@@ -244,7 +252,7 @@ class SemanticCache:
         call.notes.degrade(f"semantic_cache_{how}")
         call.notes.extra["semantic"] = how
 
-    def _insert_later(self, call: Call, question: Question, recording: _Recording) -> None:
+    def _insert_later(self, call: Call, question: Question, recording: _Recording, *, epoch: int) -> None:
         """Begin to insert a complete answer; the caller need not wait, nor stay."""
         looked_up = call.notes.extra.get("semantic")
         hopeless = looked_up if looked_up in _TEXT_FAULTS or looked_up == "down" else None
@@ -261,16 +269,27 @@ class SemanticCache:
                 ttl_s=self._ttl_s,
                 question=question.text,
             )
-            task = asyncio.create_task(self._insert(question, entry), name="semantic-insert")
+            card = make_card(
+                call,
+                entry,
+                recording.events,
+                kind="semantic",
+                epoch=epoch,
+                partition=question.partition,
+                twin=call.notes.cache.key,
+            )
+            task = asyncio.create_task(self._insert(question, entry, card), name="semantic-insert")
             self._inserts.add(task)
             task.add_done_callback(self._inserts.discard)
 
-    async def _insert(self, question: Question, entry: Entry) -> None:
+    async def _insert(self, question: Question, entry: Entry, card: Card) -> None:
         """Store the answer, then have it found: an entry in the index always was in the store."""
         try:
             async with asyncio.timeout(_INSERT_TIMEOUT_S):
-                await self._store.put(semantic_key(entry.id), dump(entry), ttl_s=entry.ttl_s)
+                await self._store.put(semantic_key(entry.id), dump(entry), ttl_s=entry.ttl_s, card=card)
                 await self._index.add(question.partition, question.text, entry.id, ttl_s=entry.ttl_s)
+        except Invalidated:
+            logger.info("cache.semantic_insert_invalidated call=%s", entry.call_id)
         except (StoreDown, IndexFault, TimeoutError, ValueError) as exc:
             logger.warning("cache.semantic_insert_failed call=%s: %s", entry.call_id, exc)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -126,6 +126,20 @@ class SharedIndex:
         for partition in found:
             await self._vectors.remove(partition, [entry])
         return len(found)
+
+    async def remove_rows(self, rows: Sequence[tuple[str, str]]) -> int:
+        """Take (partition, entry) rows out, of Redis too where they are not in memory; returns how many were in memory.
+
+        Raises `StoreDown`; then the rows are out of memory alone, and asking again does the rest.
+        """
+        by_partition: dict[str, list[str]] = {}
+        for partition, entry in rows:
+            by_partition.setdefault(partition, []).append(entry)
+            self._unsaved.pop(entry, None)
+        count = sum(len(self._partitions.remove(entry, partition)) for partition, entry in rows)
+        for partition, entries in by_partition.items():
+            await self._vectors.remove(partition, entries)
+        return count
 
     async def _load(self, partition: str) -> None:
         missed = self._missed_while_loading.setdefault(partition, [])

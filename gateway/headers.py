@@ -8,12 +8,16 @@ from collections.abc import Mapping
 from orchestration.core import CacheControl, CacheStatus, Controls, Notes
 from orchestration.core.errors import InvalidRequest
 from orchestration.core.notes import DROPPED_PARAMS
+from orchestration.core.trace_context import TraceContext, parse_trace
 
 MAX_REQUEST_ID_CHARS = 128
 RATE_LIMIT = "ratelimit"
 """The key of `Notes.extra` that holds the headers `x-ratelimit-*` without that prefix."""
 MAX_NAMESPACE_CHARS = 128
+MAX_TAGS = 16
+MAX_TAG_CHARS = 64
 _VISIBLE = re.compile(r"[!-~]+")
+_TAG = re.compile(r"[!-+\--~]+")  # visible ASCII without the comma
 _NO_CACHE_CONTROL = CacheControl()
 _NO_CONTROLS = Controls()
 
@@ -24,17 +28,27 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str | None:
     return value if len(value) <= MAX_REQUEST_ID_CHARS and _VISIBLE.fullmatch(value) else None
 
 
+def trace_of(headers: Mapping[bytes, bytes]) -> TraceContext | None:
+    """Return the caller's trace, or None where it names none, or none that is one."""
+    value = headers.get(b"traceparent")
+    if value is None:
+        return None
+    return parse_trace(value.decode("latin-1"), headers.get(b"tracestate", b"").decode("latin-1"))
+
+
 def controls_of(headers: Mapping[bytes, bytes]) -> Controls:
     """Read what the client asks of the gateway itself; raises `InvalidRequest` that names the header."""
     cache_control = headers.get(b"cache-control")
     threshold = headers.get(b"x-lamina-threshold")
     namespace = headers.get(b"x-lamina-namespace")
-    if cache_control is threshold is namespace is None:
+    tags = headers.get(b"x-lamina-cache-tags")
+    if cache_control is threshold is namespace is tags is None:
         return _NO_CONTROLS
     return Controls(
         cache=_NO_CACHE_CONTROL if cache_control is None else cache_control_of(cache_control.decode("latin-1")),
         threshold=None if threshold is None else _threshold_of(threshold.decode("latin-1")),
         namespace="" if namespace is None else _namespace_of(namespace.decode("latin-1")),
+        tags=() if tags is None else _tags_of(tags.decode("latin-1")),
     )
 
 
@@ -145,3 +159,20 @@ def _namespace_of(text: str) -> str:
             param="x-lamina-namespace",
         )
     return text
+
+
+def _tags_of(text: str) -> tuple[str, ...]:
+    """Read tags parted by commas, each once, in order."""
+    tags = tuple(sorted({tag.strip() for tag in text.split(",")} - {""}))
+    if len(tags) > MAX_TAGS or not all(is_tag(tag) for tag in tags):
+        raise InvalidRequest(
+            f"Invalid 'x-lamina-cache-tags': expected at most {MAX_TAGS} tags parted by commas, each of 1 to "
+            f"{MAX_TAG_CHARS} visible ASCII characters.",
+            param="x-lamina-cache-tags",
+        )
+    return tags
+
+
+def is_tag(text: str) -> bool:
+    """Tell whether a text can be a tag."""
+    return len(text) <= MAX_TAG_CHARS and _TAG.fullmatch(text) is not None

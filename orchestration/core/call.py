@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestration.core.notes import Notes
 from orchestration.core.request import Kind, Request
+from orchestration.core.trace_context import TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,15 @@ class CacheControl:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What the client asked of the gateway itself; `threshold` is a cosine floor that may only raise the bar."""
+    """What the client asked of the gateway itself; `threshold` is a cosine floor that may only raise the bar.
+
+    `tags` are given to the answer where it is kept: it can be invalidated by each of them.
+    """
 
     cache: CacheControl = CacheControl()
     threshold: float | None = None
     namespace: str = ""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Call:
     started: float
     controls: Controls = Controls()
     notes: Notes = field(default_factory=Notes)
+    trace: TraceContext | None = None
 
     @property
     def kind(self) -> Kind:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cache.card import Card
 from cache.entry import CODEC_VERSION
 from cache.exact import ExactBounds
 from cache.redis_store import RedisStore
@@ -35,7 +36,7 @@ class Broken:
             raise self.get_error
         return self.value if self.value is not None else self.kept.get(key)
 
-    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
+    async def put(self, key: str, value: bytes, *, ttl_s: float, card: Card | None = None) -> None:
         if self.hangs:
             await asyncio.Event().wait()
         if self.put_error is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cache.card import Card
 from cache.decide import decide
 from cache.entry import dump, load
 from cache.examiner import Examiner
@@ -276,7 +277,7 @@ class DownStore:
     async def get(self, key: str) -> bytes | None:
         raise StoreDown("down")
 
-    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
+    async def put(self, key: str, value: bytes, *, ttl_s: float, card: Card | None = None) -> None:
         raise StoreDown("down")
 
     async def delete(self, key: str) -> None:
