@@ -1,20 +1,19 @@
-"""Who lies near: the vectors of one partition, scanned directly while few, by FAISS when many."""
+"""Who lies near: the vectors of one partition, all looked at while few, by an approximate index when many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.encoder import Vectors
+from cache.approximate import RERANKED, ApproximateIndex
+from cache.vector_table import VectorTable
 from orchestration.core import Candidate
 
-_FIRST_CAPACITY = 1  # most partitions are one conversation's history with one question
-_MAX_DEAD_SHARE = 0.25
+_GROWN = 4
+"""An index that has grown by this factor since it was trained is trained anew: its lists have become long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,128 +25,217 @@ class Row:
     expires_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class IndexLimits:
+    """From which size a partition is searched how.
+
+    Up to `approximate_above` rows all are looked at: exact, and at 16,384 rows under a millisecond, half of what
+    the encoder takes. Above it an approximate index is built aside. Meanwhile all rows are looked at, up to
+    `max_scanned`, where that takes some 4 ms of everybody's time.
+    """
+
+    approximate_above: int = 16_384
+    max_scanned: int = 65_536
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.approximate_above <= self.max_scanned:
+            raise ValueError("approximate_above is at least 1 and at most max_scanned")
+
+    @classmethod
+    def above(cls, num_rows: int) -> IndexLimits:
+        """Have an index above `num_rows` rows, and look at four times as many while there is none."""
+        return cls(approximate_above=num_rows, max_scanned=4 * num_rows)
+
+
+class NotBuiltYet(Exception):
+    """The partition is too large to be looked through, and its index is still being built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a thread needs to build a partition's approximate index; the table may go on changing."""
+
+    table: VectorTable
+    numbers: NDArray[np.int64]
+
+    def run(self) -> ApproximateIndex:
+        """Build the index; takes 0.3 s for 16,384 rows and about 10 s for a million."""
+        return ApproximateIndex.build(self.table, self.numbers)
+
+
 class PartitionIndex:
     """The entries of one partition. `clock` gives Unix time in seconds; an expired row is never found.
 
-    A row keeps its number from `add` until `compact`, in both forms: rows taken out are masked, never shifted, so
-    that a number cannot come to mean another entry.
+    What is found was ranked by the stored vectors, whatever proposed it, and lives at that moment. A row's number is
+    given to another entry only after it was taken out everywhere.
     """
 
-    def __init__(self, dim: int, *, clock: Callable[[], float], max_direct_rows: int = 4096) -> None:
+    def __init__(self, dim: int, *, clock: Callable[[], float], limits: IndexLimits | None = None) -> None:
         self._dim = dim
         self._clock = clock
-        self._max_direct_rows = max_direct_rows
-        self._entries: list[str] = []
+        self._limits = limits or IndexLimits()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._table = VectorTable(self._dim)
+        self._entries: list[str | None] = []
         self._numbers: dict[str, int] = {}
-        self._vectors: Vectors = np.empty((0, dim), np.float32)
+        self._free: list[int] = []
         self._expires_at: NDArray[np.float64] = np.empty(0, np.float64)  # 0: taken out
-        self._large: faiss.IndexFlatIP | None = None
+        self._ages: NDArray[np.int64] = np.empty(0, np.int64)  # of two, the larger was added later
+        self._num_added = 0
+        self._approximate: ApproximateIndex | None = None
+        self._building: Build | None = None
+        self._changed_while_building: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    @property
-    def is_large(self) -> bool:
-        """Tell whether FAISS holds the vectors."""
-        return self._large is not None
-
     def __contains__(self, entry: str) -> bool:
         return entry in self._numbers
 
+    @property
+    def approximate(self) -> ApproximateIndex | None:
+        """Give the approximate index, if one is in use."""
+        return self._approximate
+
+    def reserve(self, num_rows: int) -> None:
+        """Make room for `num_rows` rows at once."""
+        self._table.reserve(num_rows)
+        self._make_room(num_rows)
+
     def add(self, row: Row) -> None:
         """Add an entry, in place of its earlier row where there is one."""
-        assert row.vector.shape == (self._dim,)
         self.remove(row.entry)
-        if len(self._entries) == len(self._expires_at):
-            self._make_room()
-        number = len(self._entries)
-        if self._large is not None:
-            self._large.add(row.vector[None, :])
-        else:
-            self._vectors[number] = row.vector
-        self._expires_at[number] = row.expires_at
-        self._entries.append(row.entry)
+        number = self._free.pop() if self._free else len(self._entries)
+        self._table.write(number, row.vector)
+        if number == len(self._entries):
+            self._entries.append(row.entry)
+            if number == len(self._expires_at):
+                self._make_room(number + 1 + number // 4)
+        self._entries[number] = row.entry
         self._numbers[row.entry] = number
-        if self._large is None and len(self._entries) > self._max_direct_rows:
-            self._make_large()
+        self._expires_at[number] = row.expires_at
+        self._num_added += 1
+        self._ages[number] = self._num_added
+        if self._approximate is not None:
+            self._approximate.add(np.array([number]), self._table)
+        self._note_changed(number)
 
     def remove(self, entry: str) -> bool:
         """Take an entry out; tells whether it was there."""
         number = self._numbers.pop(entry, None)
         if number is None:
             return False
+        self._entries[number] = None
         self._expires_at[number] = 0.0
+        self._free.append(number)
+        if self._approximate is not None:
+            self._approximate.remove(np.array([number]))
+        self._note_changed(number)
         return True
 
     def search(self, vector: NDArray[np.float32], top_k: int) -> tuple[Candidate, ...]:
-        """Return the at most `top_k` nearest living entries, nearest first, the newer first among equals."""
-        count = len(self._entries)
-        alive = self._expires_at[:count] > self._clock()
-        wanted = min(top_k, int(alive.sum()))
-        if wanted <= 0:
-            return ()
-        found = self._search_large(vector, wanted, alive) if self._large else self._scan(vector, wanted, alive)
-        ranked = sorted(found, key=lambda pair: (-pair[1], -pair[0]))
-        return tuple(Candidate(self._entries[number], similarity) for number, similarity in ranked)
+        """Return the at most `top_k` nearest living entries, nearest first, the newer first among equals.
+
+        Raises `NotBuiltYet` for a partition too large to be looked through that has no index yet.
+        """
+        if self._approximate is not None:
+            found = self._search_approximately(self._approximate, vector, top_k)
+        elif len(self) > self._limits.max_scanned:
+            raise NotBuiltYet(f"the index over {len(self)} entries is being built")
+        else:
+            found = self._scan(vector, top_k)
+        ranked = sorted(found, key=lambda pair: (-pair[1], -self._ages[pair[0]]))
+        return tuple(Candidate(self._entry(number), similarity) for number, similarity in ranked)
 
     def rows(self) -> Iterator[Row]:
         """Give every living row."""
         now = self._clock()
-        for number, entry in enumerate(self._entries):
+        for entry, number in self._numbers.items():
             if self._expires_at[number] > now:
-                yield Row(entry, self._vector(number), float(self._expires_at[number]))
+                yield Row(entry, self._table.read(number), float(self._expires_at[number]))
 
     def expired(self) -> list[str]:
         """List the entries whose time is over and that still take room."""
-        now = self._clock()
-        return [entry for entry, number in self._numbers.items() if self._expires_at[number] <= now]
+        ends = self._expires_at[: len(self._entries)]
+        return [self._entry(int(number)) for number in np.flatnonzero((ends > 0.0) & (ends <= self._clock()))]
+
+    def plan_build(self) -> Build | None:
+        """Return what to build an index from where one is due; at most one is under way."""
+        num_built = self._approximate.num_built if self._approximate is not None else 0
+        if self._building is not None or len(self) <= max(self._limits.approximate_above, _GROWN * num_built):
+            return None
+        numbers = np.flatnonzero(self._expires_at[: len(self._entries)] > 0.0).astype(np.int64)
+        self._building = Build(self._table, numbers)
+        self._changed_while_building.clear()
+        return self._building
+
+    def install(self, build: Build, built: ApproximateIndex) -> None:
+        """Search by what was built, brought up to what changed meanwhile; one that is out of date is let go."""
+        if build is not self._building:
+            return
+        changed = np.array(sorted(self._changed_while_building), np.int64)
+        built.remove(changed)
+        built.add(changed[self._expires_at[changed] > 0.0], self._table)
+        self._approximate = built
+        self._building = None
+        self._changed_while_building.clear()
 
     def compact(self) -> None:
-        """Give back the room of rows that are out or over; row numbers change."""
+        """Give back the room of rows that are out or over, where it is most of the room and little is left to move."""
+        if len(self) > min(len(self._entries) // 2, self._limits.approximate_above):
+            return
         rows = list(self.rows())
-        capacity = max(_FIRST_CAPACITY, 2 * len(rows))
-        self._entries = [row.entry for row in rows]
-        self._numbers = {entry: number for number, entry in enumerate(self._entries)}
-        self._expires_at = np.zeros(capacity, np.float64)
-        self._expires_at[: len(rows)] = [row.expires_at for row in rows]
-        self._large = None
-        self._vectors = np.empty((capacity, self._dim), np.float32)
-        for number, row in enumerate(rows):
-            self._vectors[number] = row.vector
-        if len(rows) > self._max_direct_rows:
-            self._make_large()
+        self._clear()
+        self.reserve(len(rows))
+        self.extend(rows)
 
-    def _scan(self, vector: NDArray[np.float32], wanted: int, alive: NDArray[np.bool_]) -> list[tuple[int, float]]:
-        scores = self._vectors[: len(alive)] @ vector  # (rows,)
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Add rows."""
+        for row in rows:
+            self.add(row)
+
+    def _scan(self, vector: NDArray[np.float32], top_k: int) -> list[tuple[int, float]]:
+        alive = self._expires_at[: len(self._entries)] > self._clock()
+        wanted = min(top_k, int(alive.sum()))
+        if wanted <= 0:
+            return []
+        scores = self._table.scores(vector)  # (rows,)
         scores[~alive] = -np.inf
         best = np.argpartition(scores, -wanted)[-wanted:]
         return [(int(number), float(scores[number])) for number in best]
 
-    def _search_large(
-        self, vector: NDArray[np.float32], wanted: int, alive: NDArray[np.bool_]
+    def _search_approximately(
+        self, index: ApproximateIndex, vector: NDArray[np.float32], top_k: int
     ) -> list[tuple[int, float]]:
-        assert self._large is not None
-        library: Any = faiss  # its own annotations do not know what its wrappers add
-        selector = library.IDSelectorBitmap(np.packbits(alive, bitorder="little"))
-        scores, numbers = self._large.search(vector[None, :], wanted, params=library.SearchParameters(sel=selector))
-        return [(int(n), float(s)) for n, s in zip(numbers[0], scores[0], strict=True) if n >= 0]
+        numbers = self._proposed(index, vector, top_k)
+        scores = self._table.gather(numbers) @ vector
+        best = np.argsort(-scores, kind="stable")[:top_k]
+        return [(int(numbers[place]), float(scores[place])) for place in best]
 
-    def _vector(self, number: int) -> NDArray[np.float32]:
-        if self._large is not None:
-            return np.array(self._large.reconstruct(number), np.float32)
-        return np.array(self._vectors[number])
+    def _proposed(self, index: ApproximateIndex, vector: NDArray[np.float32], top_k: int) -> NDArray[np.int64]:
+        """Return living rows; where most of the nearest are over and not swept yet, of ten times as many."""
+        now = self._clock()
+        depth = max(RERANKED, 8 * top_k)
+        for some in (depth, 10 * depth):
+            numbers = index.search(vector, some)
+            alive = numbers[self._expires_at[numbers] > now]
+            if len(alive) >= top_k or len(numbers) < some:
+                break
+        return alive
 
-    def _make_room(self) -> None:
-        num_dead = len(self._entries) - int((self._expires_at[: len(self._entries)] > self._clock()).sum())
-        if num_dead > _MAX_DEAD_SHARE * len(self._entries):
-            self.compact()
-            return
-        num_more = max(_FIRST_CAPACITY, len(self._entries))
-        self._expires_at = np.concatenate([self._expires_at, np.zeros(num_more, np.float64)])
-        if self._large is None:
-            self._vectors = np.concatenate([self._vectors, np.empty((num_more, self._dim), np.float32)])
+    def _entry(self, number: int) -> str:
+        entry = self._entries[number]
+        assert entry is not None, "a row that lives has a name"
+        return entry
 
-    def _make_large(self) -> None:
-        self._large = faiss.IndexFlatIP(self._dim)
-        self._large.add(self._vectors[: len(self._entries)])
-        self._vectors = np.empty((0, self._dim), np.float32)
+    def _note_changed(self, number: int) -> None:
+        if self._building is not None:
+            self._changed_while_building.add(number)
+
+    def _make_room(self, num_rows: int) -> None:
+        num_more = num_rows - len(self._expires_at)
+        if num_more > 0:
+            self._expires_at = np.concatenate([self._expires_at, np.zeros(num_more, np.float64)])
+            self._ages = np.concatenate([self._ages, np.zeros(num_more, np.int64)])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cache.batcher import Batcher, Lane
 from cache.encoder import Encoder, Tokens, Vectors
-from cache.index import Row
+from cache.index import NotBuiltYet, Row
 from cache.shared_index import SharedIndex
 from cache.store import StoreDown
 from orchestration.core.rpc import Method
@@ -36,7 +36,8 @@ class OwnerMethods:
     """The owner's methods by name; each takes `(params, payload)` and gives `(result, payload)`.
 
     Codes of refusal: `bad_params`, `too_long` (over the model's tokens), `unreadable` (a token that the model does
-    not know: other texts would have the same vector), `busy` (the bounded queue is full).
+    not know: other texts would have the same vector), `busy` (the bounded queue is full), `building` (the index of a
+    large partition is).
     """
 
     def __init__(
@@ -73,7 +74,10 @@ class OwnerMethods:
                 raise MethodError("bad_params", "search takes partition, text and top_k from 1 to 100")
         # Reading a partition that is not in memory takes no longer than encoding, so both run at once.
         vector, _ = await asyncio.gather(self._vector(text, Lane.URGENT), self._index.ready(partition))
-        found = self._index.search(partition, vector, top_k)
+        try:
+            found = self._index.search(partition, vector, top_k)
+        except NotBuiltYet as exc:
+            raise MethodError("building", str(exc)) from exc
         neighbours = [[candidate.entry, candidate.similarity] for candidate in found]
         return {
             "neighbours": neighbours,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.index import PartitionIndex, Row
+from cache.approximate import Measured
+from cache.index import Build, IndexLimits, PartitionIndex, Row
 from orchestration.core import Candidate
 
 
@@ -27,16 +28,17 @@ class Partitions:
         clock: Callable[[], float] = time.time,
         max_rows: int = 200_000,
         max_partitions: int = 50_000,
-        max_direct_rows: int = 4096,
+        limits: IndexLimits | None = None,
     ) -> None:
         self.generation = 0
         self._dim = dim
         self._clock = clock
         self._max_rows = max_rows
         self._max_partitions = max_partitions
-        self._max_direct_rows = max_direct_rows
+        self._limits = limits or IndexLimits()
         self._by_name: OrderedDict[str, PartitionIndex] = OrderedDict()
         self._num_rows = 0
+        self._grown: set[str] = set()  # since it was last asked which of them need an index
 
     @property
     def is_full(self) -> bool:
@@ -57,9 +59,24 @@ class Partitions:
     def open(self, partition: str) -> None:
         """Have the partition in memory, empty where it was not."""
         if partition not in self._by_name:
-            self._by_name[partition] = PartitionIndex(
-                self._dim, clock=self._clock, max_direct_rows=self._max_direct_rows
-            )
+            self._by_name[partition] = self.new_index()
+        self._use(partition)
+
+    def new_index(self) -> PartitionIndex:
+        """Make an index to be filled aside and then `put`."""
+        return PartitionIndex(self._dim, clock=self._clock, limits=self._limits)
+
+    def put(self, partition: str, index: PartitionIndex) -> None:
+        """Take in a filled index; rows of a partition that has come to be meanwhile stay, being newer."""
+        if partition in self._by_name:
+            newer = self._by_name[partition]
+            self._num_rows -= len(newer)
+            newer.extend(row for row in index.rows() if row.entry not in newer)
+            index = newer
+        self._by_name[partition] = index
+        self._num_rows += len(index)
+        self._grown.add(partition)
+        self.generation += 1
         self._use(partition)
 
     def add(self, partition: str, row: Row) -> None:
@@ -69,6 +86,7 @@ class Partitions:
         self._num_rows -= len(index)
         index.add(row)
         self._num_rows += len(index)
+        self._grown.add(partition)
         self.generation += 1
         self._use(partition)
 
@@ -81,18 +99,31 @@ class Partitions:
         return found
 
     def search(self, partition: str, vector: NDArray[np.float32], top_k: int) -> tuple[Candidate, ...]:
-        """Return the nearest living entries of the partition, nearest first."""
+        """Return the nearest living entries of the partition, nearest first; raises `NotBuiltYet`."""
         if partition not in self._by_name:
             return ()
         self._by_name.move_to_end(partition)
         return self._by_name[partition].search(vector, top_k)
 
-    def sweep(self) -> dict[str, list[str]]:
-        """Drop what is over; returns the entries by partition."""
+    def plan_builds(self) -> Iterator[tuple[PartitionIndex, Build]]:
+        """Give what is to be built for each partition that has become large, for `install` to be told of."""
+        while self._grown:
+            index = self._by_name.get(self._grown.pop())
+            build = index.plan_build() if index is not None else None
+            if index is not None and build is not None:
+                yield index, build
+
+    def names(self) -> list[str]:
+        """List the partitions in memory, the least used first."""
+        return list(self._by_name)
+
+    def sweep(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Drop what is over in these partitions; returns the entries by partition."""
         swept: dict[str, list[str]] = {}
-        for name, index in self._by_name.items():
-            over = index.expired()
-            if over:
+        for name in names:
+            index = self._by_name.get(name)
+            over = index.expired() if index is not None else []
+            if index is not None and over:
                 swept[name] = over
                 for entry in over:
                     index.remove(entry)
@@ -100,13 +131,18 @@ class Partitions:
                 self._num_rows -= len(over)
         return swept
 
-    def whole(self) -> tuple[tuple[str, tuple[Row, ...]], ...]:
-        """List every partition with its living rows, the least used first."""
-        return tuple((name, tuple(index.rows())) for name, index in self._by_name.items())
+    def whole(self) -> Iterator[tuple[str, Iterator[Row]]]:
+        """Give every partition with its living rows, the least used first."""
+        return ((name, index.rows()) for name, index in self._by_name.items())
+
+    def approximate(self) -> list[Measured]:
+        """List how the indexes of large partitions were measured."""
+        return [index.approximate.measured for index in self._by_name.values() if index.approximate is not None]
 
     def clear(self) -> None:
         """Forget all partitions."""
         self._by_name.clear()
+        self._grown.clear()
         self._num_rows = 0
         self.generation += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import OrderedDict
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cache.building import Builder
 from cache.index import Row
 from cache.partitions import Partitions
 from cache.snapshot import Snapshot, read_snapshot, write_snapshot
@@ -23,6 +25,8 @@ from orchestration.core import Candidate
 logger = logging.getLogger(__name__)
 
 _MAX_UNSAVED = 10_000
+_ROWS_PER_TURN = 500  # of the event loop
+_PARTITIONS_PER_TURN = 100
 
 
 class SharedIndex:
@@ -41,10 +45,12 @@ class SharedIndex:
         clock: Callable[[], float] = time.time,
         retry_s: float = 1.0,
         sweep_s: float = 60.0,
+        build_s: float = 1.0,
     ) -> None:
         self.is_down = False
         self._partitions = partitions
         self._vectors = vectors
+        self._builder = Builder(partitions, interval_s=build_s)
         self._snapshot = snapshot
         self._followed_to: str | None = None
         self._clock = clock
@@ -81,6 +87,7 @@ class SharedIndex:
             self._followed_to = await self._load_snapshot() or await self._load_all()
         except StoreDown as exc:
             self._note_down(exc)
+        self._builder.start()
         self._tasks = [
             asyncio.create_task(self._follow(), name="index-follow"),
             asyncio.create_task(self._sweep(), name="index-sweep"),
@@ -89,6 +96,7 @@ class SharedIndex:
     async def aclose(self) -> None:
         """Stop following and write the snapshot; what could not be saved is lost."""
         await _end({*self._tasks, *self._loading.values()})
+        await self._builder.aclose()
         await self._write_snapshot()
 
     async def ready(self, partition: str) -> None:
@@ -102,7 +110,7 @@ class SharedIndex:
         await asyncio.shield(loading)  # others wait for it too
 
     def search(self, partition: str, vector: NDArray[np.float32], top_k: int) -> tuple[Candidate, ...]:
-        """Return the nearest entries in memory; `ready` has been awaited."""
+        """Return the nearest entries in memory; `ready` has been awaited. Raises `NotBuiltYet`."""
         return self._partitions.search(partition, vector, top_k)
 
     async def add(self, partition: str, row: Row) -> bool:
@@ -144,23 +152,26 @@ class SharedIndex:
     async def _load(self, partition: str) -> None:
         missed = self._missed_while_loading.setdefault(partition, [])
         try:
-            rows = await self._vectors.load(partition)
+            await self._take_in(partition, await self._vectors.load(partition))
         except StoreDown as exc:
             self._note_down(exc)
             return
         finally:
             self._loading.pop(partition, None)
             self._missed_while_loading.pop(partition, None)
-        self._take_in(partition, rows)
         for change in missed:
             self._apply(change)
 
-    def _take_in(self, partition: str, rows: Iterable[Row]) -> None:
+    async def _take_in(self, partition: str, rows: Iterable[Row]) -> None:
+        """Have the partition in memory with these rows, at once, though others are served meanwhile."""
         now = self._clock()
-        self._partitions.open(partition)
-        for row in rows:
-            if row.expires_at > now:
-                self._partitions.add(partition, row)
+        index = self._partitions.new_index()
+        living = (row for row in rows if row.expires_at > now)
+        while some := list(itertools.islice(living, _ROWS_PER_TURN)):
+            index.extend(some)
+            if len(some) == _ROWS_PER_TURN:
+                await asyncio.sleep(0)
+        self._partitions.put(partition, index)
 
     async def _load_all(self) -> str:
         """Read as many partitions as there is room for; returns the change to follow from, taken before reading."""
@@ -171,7 +182,7 @@ class SharedIndex:
             async for partition in names:
                 if self._partitions.is_full:
                     break  # the rest is read when it is asked for
-                self._take_in(partition, await self._vectors.load(partition))
+                await self._take_in(partition, await self._vectors.load(partition))
         self.is_down = False
         return after
 
@@ -183,13 +194,13 @@ class SharedIndex:
         if kept is None or not await self._vectors.holds_change(kept.change_id):
             return None
         for partition, rows in kept.partitions:
-            self._take_in(partition, rows)
+            await self._take_in(partition, rows)
         return kept.change_id
 
     async def _write_snapshot(self) -> None:
         if self._snapshot is None or self._followed_to is None or self.is_down:
             return
-        kept = Snapshot(self._followed_to, self._partitions.whole())
+        kept = Snapshot(self._followed_to, tuple((name, tuple(rows)) for name, rows in self._partitions.whole()))
         try:
             await asyncio.to_thread(write_snapshot, self._snapshot, kept, revision=self._vectors.revision)
         except OSError as exc:
@@ -238,11 +249,14 @@ class SharedIndex:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._sweep_s)
-            for partition, entries in self._partitions.sweep().items():
-                try:
-                    await self._vectors.remove(partition, entries, is_told=False)
-                except StoreDown as exc:
-                    self._note_down(exc)
+            names = iter(self._partitions.names())
+            while some := list(itertools.islice(names, _PARTITIONS_PER_TURN)):
+                for partition, entries in self._partitions.sweep(some).items():
+                    try:
+                        await self._vectors.remove(partition, entries, is_told=False)
+                    except StoreDown as exc:
+                        self._note_down(exc)
+                await asyncio.sleep(0)
 
     def _note_down(self, exc: StoreDown) -> None:
         if not self.is_down:

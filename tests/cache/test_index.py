@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cache.index import PartitionIndex, Row
+from cache.approximate import ApproximateIndex
+from cache.index import Build, IndexLimits, PartitionIndex, Row
 from cache.partitions import Partitions
 
 DIM = 8
@@ -29,20 +30,27 @@ def row(number: int, *, ends_in_s: float = 100.0, now: float = 1000.0) -> Row:
     return Row(f"e{number}", vector(number), now + ends_in_s)
 
 
-def index_of(rows: list[Row], *, max_direct_rows: int, clock: Clock | None = None) -> PartitionIndex:
-    index = PartitionIndex(DIM, clock=clock or Clock(), max_direct_rows=max_direct_rows)
-    for one in rows:
-        index.add(one)
+def index_of(rows: list[Row], *, approximate_above: int, clock: Clock | None = None) -> PartitionIndex:
+    index = PartitionIndex(DIM, clock=clock or Clock(), limits=IndexLimits(approximate_above=approximate_above))
+    index.extend(rows)
+    build(index)
     return index
 
 
-BOTH_FORMS = pytest.mark.parametrize("max_direct_rows", [1000, 4], ids=["scanned", "faiss"])
+def build(index: PartitionIndex) -> None:
+    """Build what is due, as the thread aside does."""
+    due = index.plan_build()
+    if due is not None:
+        index.install(due, due.run())
+
+
+BOTH_FORMS = pytest.mark.parametrize("approximate_above", [1000, 4], ids=["scanned", "approximate"])
 
 
 @BOTH_FORMS
-def test_the_nearest_come_first_with_their_cosines(max_direct_rows: int) -> None:
+def test_the_nearest_come_first_with_their_cosines(approximate_above: int) -> None:
     rows = [row(number) for number in range(20)]
-    index = index_of(rows, max_direct_rows=max_direct_rows)
+    index = index_of(rows, approximate_above=approximate_above)
 
     found = index.search(vector(7), 3)
 
@@ -52,8 +60,8 @@ def test_the_nearest_come_first_with_their_cosines(max_direct_rows: int) -> None
 
 
 @BOTH_FORMS
-def test_a_removed_entry_is_not_found_and_the_others_keep_their_names(max_direct_rows: int) -> None:
-    index = index_of([row(number) for number in range(20)], max_direct_rows=max_direct_rows)
+def test_a_removed_entry_is_not_found_and_the_others_keep_their_names(approximate_above: int) -> None:
+    index = index_of([row(number) for number in range(20)], approximate_above=approximate_above)
 
     assert index.remove("e3")
     assert not index.remove("e3")
@@ -64,9 +72,9 @@ def test_a_removed_entry_is_not_found_and_the_others_keep_their_names(max_direct
 
 
 @BOTH_FORMS
-def test_an_expired_row_is_never_found(max_direct_rows: int) -> None:
+def test_an_expired_row_is_never_found(approximate_above: int) -> None:
     clock = Clock()
-    index = index_of([row(n, ends_in_s=10 + n) for n in range(10)], max_direct_rows=max_direct_rows, clock=clock)
+    index = index_of([row(n, ends_in_s=10 + n) for n in range(10)], approximate_above=approximate_above, clock=clock)
 
     clock.now += 15
 
@@ -74,8 +82,8 @@ def test_an_expired_row_is_never_found(max_direct_rows: int) -> None:
 
 
 @BOTH_FORMS
-def test_adding_an_entry_again_replaces_it(max_direct_rows: int) -> None:
-    index = index_of([row(number) for number in range(6)], max_direct_rows=max_direct_rows)
+def test_adding_an_entry_again_replaces_it(approximate_above: int) -> None:
+    index = index_of([row(number) for number in range(6)], approximate_above=approximate_above)
 
     index.add(Row("e2", vector(99), 2000.0))
 
@@ -85,8 +93,8 @@ def test_adding_an_entry_again_replaces_it(max_direct_rows: int) -> None:
 
 
 @BOTH_FORMS
-def test_the_newer_of_two_equals_comes_first(max_direct_rows: int) -> None:
-    index = index_of([row(number) for number in range(6)], max_direct_rows=max_direct_rows)
+def test_the_newer_of_two_equals_comes_first(approximate_above: int) -> None:
+    index = index_of([row(number) for number in range(6)], approximate_above=approximate_above)
 
     index.add(Row("newer", vector(1), 2000.0))
 
@@ -94,19 +102,22 @@ def test_the_newer_of_two_equals_comes_first(max_direct_rows: int) -> None:
 
 
 def test_an_empty_index_finds_nothing() -> None:
-    assert index_of([], max_direct_rows=4).search(vector(0), 5) == ()
+    assert index_of([], approximate_above=4).search(vector(0), 5) == ()
 
 
-steps = st.lists(st.tuples(st.sampled_from(["add", "remove", "wait", "compact"]), st.integers(0, 9)), max_size=60)
+steps = st.lists(
+    st.tuples(st.sampled_from(["add", "remove", "wait", "compact", "plan", "install"]), st.integers(0, 9)), max_size=60
+)
 
 
-@given(steps=steps, max_direct_rows=st.sampled_from([3, 1000]))
+@given(steps=steps, approximate_above=st.sampled_from([3, 1000]))
 def test_whatever_happens_the_index_finds_what_a_plain_dictionary_finds(
-    steps: list[tuple[str, int]], max_direct_rows: int
+    steps: list[tuple[str, int]], approximate_above: int
 ) -> None:
     clock = Clock()
-    index = PartitionIndex(DIM, clock=clock, max_direct_rows=max_direct_rows)
+    index = PartitionIndex(DIM, clock=clock, limits=IndexLimits(approximate_above=approximate_above))
     model: dict[str, Row] = {}
+    planned: list[tuple[Build, ApproximateIndex]] = []
 
     for step, number in steps:
         match step:
@@ -119,6 +130,12 @@ def test_whatever_happens_the_index_finds_what_a_plain_dictionary_finds(
                 model.pop(f"e{number}", None)
             case "wait":
                 clock.now += number
+            case "plan":
+                due = index.plan_build()
+                planned += [(due, due.run())] if due is not None else []
+            case "install":
+                if planned:
+                    index.install(*planned.pop())
             case _:
                 index.compact()
         alive = {entry for entry, kept in model.items() if kept.expires_at > clock.now}
@@ -155,7 +172,7 @@ def test_sweeping_names_what_was_over() -> None:
 
     clock.now += 10
 
-    assert partitions.sweep() == {"a": ["e1"]}
+    assert partitions.sweep(partitions.names()) == {"a": ["e1"]}
     assert partitions.num_rows == 1
 
 
