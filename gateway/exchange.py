@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from gateway.anthropic_errors import is_anthropic_path
-from gateway.headers import decision_headers, request_id_of
+from gateway.headers import decision_headers, request_id_of, trace_of
 from gateway.ids import new_ulid
 from gateway.protocol import BODY_FOLLOWS
 from orchestration.core import Call, Controls, Delta, Event, Finish, Notes, Request, Start, Usage
@@ -82,6 +82,7 @@ class Exchange:
             started=self.started,
             controls=controls,
             notes=self.notes,
+            trace=trace_of(self.headers),
         )
 
     def saw(self, event: Event) -> None:

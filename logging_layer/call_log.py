@@ -158,6 +158,7 @@ class CallLog:
             spans=tuple(spans),
             degraded=tuple(notes.degraded),
             extra=self._extra(notes),
+            trace=call.trace,
         )
 
     def _content(self, call: Call, answer: Answer) -> tuple[Content, str]:

@@ -19,8 +19,8 @@ _logger = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 _NEEDED = frozenset({"id", "outcome", "cache", "received_at", "duration_ms"})
 
-Choice = Callable[[Mapping[str, Any], int], bool]
-"""Tell whether a record is for the sink, given how many bytes of the spool wait for it."""
+Choice = Callable[[Mapping[str, Any], int], float]
+"""Say how many calls a record stands for, given how many bytes of the spool wait for the sink; 0: it is left out."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Feed:
         folder: Path,
         sink: Sink,
         *,
-        choose: Choice = lambda _record, _backlog_bytes: True,
+        choose: Choice = lambda _record, _backlog_bytes: 1.0,
         linger_s: float = 0.0,
         poll_s: float = 0.1,
         rest_s: float = 0.4,
@@ -172,8 +172,8 @@ class Feed:
         elif "lost" in record:
             batch.lost_records += record["lost"]["records"]
             batch.lost_contents += record["lost"]["contents"]
-        elif self._choose(record, backlog_bytes):
-            batch.records.append(Shipped(data=data, record=record))
+        elif weight := self._choose(record, backlog_bytes):
+            batch.records.append(Shipped(data=data, record=record, weight=weight))
         else:
             batch.left_out += 1
 

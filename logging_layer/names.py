@@ -35,11 +35,14 @@ REQUEST_FIELDS = {
 OPERATIONS = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings", "rerank": "rerank"}
 """The operation's name by our kind of call."""
 
+MLFLOW = "mlflow."
 MLFLOW_SPAN_TYPE = "mlflow.spanType"
 MLFLOW_COST = "mlflow.llm.cost"
 MLFLOW_TAG = "mlflow.traceTag."
 
 CALL = "lamina.call"
+TRACE = "lamina.trace"
+SAMPLE_WEIGHT = "lamina.sample_weight"
 OUTCOME = "lamina.outcome"
 LAYER = "lamina.layer"
 CACHE = "lamina.cache."

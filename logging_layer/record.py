@@ -10,6 +10,7 @@ from typing import Any
 from logging_layer.codec import encode
 from logging_layer.content import ContentMode
 from orchestration.core import Attempt, CacheNote, CheckNote, Controls, Kind, Usage
+from orchestration.core.trace_context import TraceContext
 
 RECORD_VERSION = 1
 
@@ -57,7 +58,7 @@ class CallRecord:
 
     `status` is the HTTP status, 499 for a client that left before the end. `overhead_ms` is the time up to the
     first event without the time that backends took. `spans` holds each layer's start and end, see `stages.py`.
-    No header is ever in here.
+    No header is ever in here but the caller's trace.
     """
 
     id: str
@@ -96,6 +97,7 @@ class CallRecord:
     spans: Sequence[Mapping[str, Any]] = ()
     degraded: Sequence[str] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    trace: TraceContext | None = None
     version: int = RECORD_VERSION
 
     def to_json(self) -> bytes:

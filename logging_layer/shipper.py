@@ -14,26 +14,16 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from logging_layer import segment
 from logging_layer.chore import Chore
 from logging_layer.feed import Feed
-from logging_layer.label_exchange import LabelExchange
-from logging_layer.labels import LabelBook
-from logging_layer.mlflow_api import MlflowApi
-from logging_layer.mlflow_sink import MlflowSink
-from logging_layer.reader import CallReader
-from logging_layer.sampling import decide, lowered
-from logging_layer.sql_sink import SqlSink
-from logging_layer.worker_feedback import WorkerFeedback
+from logging_layer.shipper_parts import chores_of, feeds_of, parser
 from orchestration.core.lifeline import follow_supervisor, report
 from orchestration.core.rpc import RpcServer
-
-BEARABLE_BACKLOG_BYTES = 16 * 1024 * 1024
-"""Some 5,000 records, half a minute of MLflow's work; beyond it fewer are sent."""
 
 
 class Shipper:
@@ -133,7 +123,7 @@ class Shipper:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; returns its exit status."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     follow_supervisor(grace_s=options.drain_s + 5.0)
     try:
@@ -149,44 +139,18 @@ async def _serve(options: argparse.Namespace) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    shipper = Shipper(options.spool, _feeds(options), chores=_chores(options), drain_s=options.drain_s)
+    feeds = feeds_of(options)
+    shipper = Shipper(options.spool, feeds, chores=chores_of(options), drain_s=options.drain_s)
     server = RpcServer(_methods(shipper))
     try:
         shipper.start()
         if options.socket is not None:
             await server.start(options.socket)
-        report("ready", spool=str(options.spool), sinks=["sql", "mlflow"] if options.mlflow else ["sql"])
+        report("ready", spool=str(options.spool), sinks=[feed.name for feed in feeds])
         await shipper.run(stopping)
     finally:
         await server.aclose()
         await shipper.aclose()
-
-
-def _feeds(options: argparse.Namespace) -> list[Feed]:
-    feeds = [Feed(options.spool, SqlSink(options.database))]
-    if options.mlflow is not None:
-
-        def choose(record: Mapping[str, Any], backlog_bytes: int) -> bool:
-            rate = lowered(options.sample, backlog_bytes=backlog_bytes, bearable_bytes=BEARABLE_BACKLOG_BYTES)
-            return decide(record, rate=rate)
-
-        sink = MlflowSink(options.mlflow, experiment=options.experiment)
-        feeds.append(Feed(options.spool, sink, choose=choose, linger_s=1.0, poll_s=0.25))
-    return feeds
-
-
-def _chores(options: argparse.Namespace) -> list[Chore]:
-    if options.mlflow is None or options.workers is None:
-        return []
-    exchange = LabelExchange(
-        options.spool,
-        MlflowApi(options.mlflow, experiment=options.experiment),
-        book=LabelBook(options.database),
-        taker=WorkerFeedback(options.workers),
-        calls=CallReader(options.database, options.spool),
-        sink=MlflowSink(options.mlflow, experiment=options.experiment),
-    )
-    return [Chore(exchange, every_s=5.0, busy_s=1.0)]
 
 
 def _methods(shipper: Shipper) -> dict[str, Any]:
@@ -197,23 +161,6 @@ def _methods(shipper: Shipper) -> dict[str, Any]:
         return {"problems": shipper.problems()}, b""
 
     return {"stats": stats, "ping": ping}
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m logging_layer.shipper",
-        description="Ship call records from the spool to SQL and MLflow. Flags may stand in a file: @FILE.",
-        fromfile_prefix_chars="@",  # a database's URL may hold a password, and a command line can be read by all
-    )
-    parser.add_argument("--spool", type=Path, required=True, help="the folder that the workers spool to")
-    parser.add_argument("--database", required=True, help="SQLAlchemy URL, sqlite:/// or postgresql+psycopg2://")
-    parser.add_argument("--mlflow", help="MLflow's URI; without it nothing is sent")
-    parser.add_argument("--experiment", default="lamina", help="the experiment that the traces go to")
-    parser.add_argument("--sample", type=float, default=1.0, help="share of the uneventful calls that MLflow gets")
-    parser.add_argument("--workers", type=Path, help="the run's folder, whose workers take what is said in MLflow")
-    parser.add_argument("--socket", type=Path, help="Unix socket for `stats` and `ping`")
-    parser.add_argument("--drain-s", type=float, default=20.0, help="how long SIGTERM may take")
-    return parser
 
 
 async def _first(*tasks: asyncio.Task[Any]) -> None:

@@ -9,10 +9,14 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """A record on its way: the JSON as it stands in the spool, and what it says."""
+    """A record on its way: the JSON as it stands in the spool, what it says, and how many calls it stands for.
+
+    A weight of 1 is a call that is always shown, one of 0 a call that others stand for already.
+    """
 
     data: bytes
     record: Mapping[str, Any]
+    weight: float = 1.0
 
 
 class SinkDown(Exception):

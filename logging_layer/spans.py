@@ -11,6 +11,7 @@ from typing import Any
 from logging_layer import names
 from logging_layer.codec import encode
 from orchestration.core.notes import ENGINE
+from orchestration.core.trace_context import root_span_id_of
 
 Attributes = dict[str, Any]
 MAX_TEXT_CHARS = 16_384
@@ -56,10 +57,14 @@ def trace_id_of(call_id: str) -> bytes:
     return hashlib.blake2b(call_id.encode(), digest_size=16).digest()
 
 
-def spans_of(record: Mapping[str, Any]) -> list[Span]:
-    """Lay out a record's spans: each layer inside the one before it, tries at backends inside the last one."""
-    trace = _Trace(record)
-    root = trace.root()
+def spans_of(record: Mapping[str, Any], *, is_in_callers_trace: bool = False, weight: float = 1.0) -> list[Span]:
+    """Lay out a record's spans: each layer inside the one before it, tries at backends inside the last one.
+
+    A call's trace is its own, with the caller's named on it, or a part of the caller's, where it came with one.
+    `weight` is how many calls this one stands for where not all of them are shown; summed over them it is their number.
+    """
+    trace = _Trace(record, record.get("trace") if is_in_callers_trace else None)
+    root = trace.root(weight)
     layers = [span for span in record["spans"] if "start_ms" in span]
     parent = root
     for layer in layers:
@@ -74,22 +79,26 @@ def spans_of(record: Mapping[str, Any]) -> list[Span]:
 class _Trace:
     """One record's spans while they are laid out."""
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
+    def __init__(self, record: Mapping[str, Any], caller: Mapping[str, Any] | None) -> None:
         self._record = record
-        self._trace_id = trace_id_of(record["id"])
+        self._trace_id = bytes.fromhex(caller["trace_id"]) if caller else trace_id_of(record["id"])
+        self._parent_id = bytes.fromhex(caller["parent_id"]) if caller else b""
         self._begin_ns = int(record["received_at"] * 1e9)
         self._end_ms = record["duration_ms"]
         self._operation = names.OPERATIONS.get(record["kind"], record["kind"])
         self.spans: list[Span] = []
 
-    def root(self) -> Span:
+    def root(self, weight: float) -> Span:
         record = self._record
-        span = self._add(f"{self._operation} {record['requested_model']}", b"", 0.0, self._end_ms)
+        span = self._add(f"{self._operation} {record['requested_model']}", self._parent_id, 0.0, self._end_ms)
+        span.span_id = root_span_id_of(record["id"])
         span.kind = SpanKind.SERVER
         span.attributes = {
             names.MLFLOW_SPAN_TYPE: "CHAIN",
             names.CALL: record["id"],
             names.OUTCOME: record["outcome"],
+            names.TRACE: (record.get("trace") or {}).get("trace_id"),
+            names.SAMPLE_WEIGHT: weight,
             names.USER: (record["user"] or record["tenant"])[:_MAX_ID_CHARS],
             names.SESSION: record["session"][:_MAX_ID_CHARS] if record["session"] else None,
             "lamina.status": record["status"],
@@ -98,7 +107,7 @@ class _Trace:
             "lamina.overhead_ms": record["overhead_ms"],
             "lamina.degraded": list(record["degraded"]) or None,
             **({} if record["spans"] else {f"lamina.stage_ms.{name}": ms for name, ms in record["stages_ms"].items()}),
-            **self._tags(),
+            **self._tags(weight),
             **_texts(record),
         }
         return span
@@ -180,7 +189,7 @@ class _Trace:
             names.MLFLOW_COST: _json({"total_cost": record["cost_usd"]}) if record["cost_usd"] is not None else None,
         }
 
-    def _tags(self) -> Attributes:
+    def _tags(self, weight: float) -> Attributes:
         record = self._record
         tags = {
             "lamina.call": record["id"],
@@ -189,6 +198,8 @@ class _Trace:
             "lamina.cache": record["cache"]["status"],
             "lamina.backend": record["backend"],
             "lamina.model": record["requested_model"],
+            "lamina.trace": (record.get("trace") or {}).get("trace_id"),
+            "lamina.sample_weight": f"{weight:g}",
         }
         return {names.MLFLOW_TAG + name: value for name, value in tags.items() if value}
 

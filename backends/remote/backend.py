@@ -55,9 +55,9 @@ class _Clock:
 class RemoteBackend:
     """Pass calls on in the server's format.
 
-    Headers do not go along, but for those that the format itself reads: our key for this server is the only one that
-    it sees, and no error's message holds it. Closing the generator closes the connection at once, whatever it was
-    waiting for.
+    Headers do not go along, but for those that the format itself reads and the caller's trace: our key for this
+    server is the only one that it sees, and no error's message holds it. Closing the generator closes the connection
+    at once, whatever it was waiting for.
     """
 
     def __init__(self, wire: Wire, upstream: Upstream, *, api_key: Secret | None, timeouts: Timeouts) -> None:
@@ -79,7 +79,8 @@ class RemoteBackend:
             call.notes.extra[DROPPED_PARAMS] = list(ask.dropped)
         while ask.then is not None:
             ask = await self._go_on(ask, ask.then, clock)
-        reply = await self._upstream.post(ask.path, ask.body, headers=ask.headers, deadline_s=clock.deadline())
+        headers = ask.headers if call.trace is None else {**ask.headers, **call.trace.headers(call.id)}
+        reply = await self._upstream.post(ask.path, ask.body, headers=headers, deadline_s=clock.deadline())
         try:
             if reply.status != 200:
                 raise await self._read_error(reply, deadline_s=clock.deadline())

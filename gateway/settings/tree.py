@@ -234,13 +234,34 @@ class LimitsSettings(Section):
 
 
 class LogSettings(Section):
-    """What of each call is kept; `content` is `full` on loopback and `redacted` elsewhere where it is not set."""
+    """What of each call is kept, for how long, and where it goes beside SQL and MLflow.
+
+    `content` is `full` on loopback and `redacted` elsewhere where it is not set.
+    """
+class CollectorSettings(Section):
+    """An OpenTelemetry collector that traces go to over HTTP: the whole address, and what it wants as headers."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+/\S*$")]
+    headers: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], SecretText] = {}
+
+
+class LinesSettings(Section):
+    """Files of JSON lines in `folder`; full ones are kept by number, `fsync` makes each batch durable."""
+
+    folder: Path
+    max_file_mb: PositiveInt = 64
+    max_files: PositiveInt = 10
+    fsync: bool = True
+
+
 
     content: Literal["full", "redacted", "none"] | None = None
     sample: Share = 1.0
     retention_days: PositiveInt = 30
 
 
+    otlp: tuple[CollectorSettings, ...] = ()
+    jsonl: LinesSettings | None = None
 class EngineSettings(Section):
     """The built-in engine; `connect` is the address of one that runs elsewhere (`tcp://host:port`)."""
 

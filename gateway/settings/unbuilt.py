@@ -13,13 +13,3 @@ def check_built(settings: Settings) -> None:
             "cache.semantic.policy: 'verified' is not built in this version, for want of a cross-encoder; "
             "leave it at static, or take calibrated"
         )
-    for path, value, allowed in _fixed_values(settings):
-        if value != allowed:
-            shown = "null" if allowed is None else allowed
-            raise SettingsError(f"{path}: {value!r} is not built in this version; leave it at {shown}")
-
-
-def _fixed_values(settings: Settings) -> list[tuple[str, object, object]]:
-    return [
-        ("log.retention_days", settings.log.retention_days, 30),
-    ]

@@ -13,6 +13,7 @@ from gateway.settings import Settings
 
 FIXED = ("server", "engine", "database", "redis", "mlflow")
 """Sections that processes are started with."""
+_OF_THE_SHIPPER = ("sample", "retention_days", "otlp", "jsonl")
 _OF_THE_OWNER = ("model", "max_batch_size", "max_queue_delay_ms")
 
 
@@ -26,7 +27,8 @@ def check_change(old: Settings, new: Settings) -> None:
 def _fixed(old: Settings, new: Settings) -> Iterator[tuple[str, Any, Any]]:
     for section in FIXED:
         yield from _leaves(section, getattr(old, section), getattr(new, section))
-    yield "log.sample", old.log.sample, new.log.sample
+    for key in _OF_THE_SHIPPER:
+        yield f"log.{key}", _shown(getattr(old.log, key)), _shown(getattr(new.log, key))
     if old.uses_embedder:
         for key in _OF_THE_OWNER:
             yield f"cache.semantic.{key}", getattr(old.cache.semantic, key), getattr(new.cache.semantic, key)
@@ -46,6 +48,12 @@ def _leaves(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]
 
 
 def _shown(value: Any) -> Any:
-    """Compare secrets by what they hold."""
+    """Compare secrets by what they hold, wherever they are."""
+    if isinstance(value, BaseModel):
+        return {name: _shown(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_shown(item) for item in value]
     reveal = getattr(value, "reveal", None)
     return reveal() if reveal is not None else value

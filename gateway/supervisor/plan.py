@@ -129,10 +129,10 @@ def shipper_spec(settings: Settings, place: Place, *, mlflow_uri: str | None) ->
     One that an earlier, killed supervisor started may still be draining this spool: the start is tried again.
     """
     words = ["--spool", str(place.state.spool), "--database", database_url(settings, place.state)]
-    words += ["--socket", str(place.sockets.shipper)]
+    words += ["--socket", str(place.sockets.shipper), "--retention-days", str(settings.log.retention_days)]
+    words += ["--sample", f"{settings.log.sample:g}", "--workers", str(place.run), *_view_words(settings)]
     if mlflow_uri is not None:
         words += ["--mlflow", mlflow_uri, "--experiment", settings.mlflow.experiment]
-        words += ["--sample", f"{settings.log.sample:g}", "--workers", str(place.run)]
     return ChildSpec(
         name="log-shipper",
         command=place.python("logging_layer.shipper", _in_file(place, "log-shipper", words)),
@@ -141,6 +141,19 @@ def shipper_spec(settings: Settings, place: Place, *, mlflow_uri: str | None) ->
         stop_s=30.0,
         start_tries=9,
     )
+
+
+def _view_words(settings: Settings) -> list[str]:
+    """Name the log's other sinks; a collector's secrets go into the private file that holds the words."""
+    words = []
+    for collector in settings.log.otlp:
+        headers = {name: secret.reveal() for name, secret in collector.headers.items()}
+        words += ["--otlp", json.dumps({"url": collector.url, "headers": headers})]
+    lines = settings.log.jsonl
+    if lines is not None:
+        words += ["--jsonl", str(lines.folder), "--jsonl-file-mb", str(lines.max_file_mb)]
+        words += ["--jsonl-files", str(lines.max_files), *([] if lines.fsync else ["--jsonl-unsynced"])]
+    return words
 
 
 def worker_spec(settings: Settings, place: Place, *, index: int, descriptor: int) -> ChildSpec:

@@ -41,6 +41,9 @@ def test_what_workers_alone_use_may_change(new: str) -> None:
         ("redis: {url: 'redis://:hunter2@h'}", "redis.url"),
         ("mlflow: {serve: true}", "mlflow.serve"),
         ("log: {sample: 0.5}", "log.sample"),
+        ("log: {retention_days: 3}", "log.retention_days"),
+        ("log: {otlp: [{url: 'http://c/v1/traces', headers: {key: hunter2}}]}", "log.otlp"),
+        ("log: {jsonl: {folder: /tmp/x}}", "log.jsonl"),
     ],
 )
 def test_what_other_processes_were_started_with_is_refused_by_name(more: str, path: str) -> None:

@@ -148,7 +148,6 @@ def test_what_is_wrong_is_named_by_its_path_with_what_would_be_right(text: str, 
     ("text", "path"),
     [
         ("cache: {semantic: {policy: verified}}", "cache.semantic.policy"),
-        ("log: {retention_days: 3}", "log.retention_days"),
     ],
 )
 def test_what_is_not_built_is_refused_by_name(text: str, path: str) -> None:
@@ -231,6 +230,27 @@ def test_a_master_key_file_that_is_not_there_is_made_once(tmp_path: Path) -> Non
     assert len(first.reveal()) > 40
     assert first.reveal() == second.reveal()
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("log", "path"),
+    [
+        ("otlp: [{url: collector}]", "log.otlp[0].url"),
+        ("otlp: [{url: 'http://c/v1/traces', headers: {'a b': x}}]", "log.otlp[0].headers"),
+        ("jsonl: {max_files: 3}", "log.jsonl.folder"),
+        ("retention_days: 0", "log.retention_days"),
+    ],
+)
+def test_a_sink_of_the_log_that_cannot_be_is_named(log: str, path: str) -> None:
+    assert refusal(f"log: {{{log}}}").startswith(path)
+
+
+def test_a_collectors_headers_are_never_shown() -> None:
+    settings = parse("log: {otlp: [{url: 'http://c/v1/traces', headers: {x-api-key: '${KEY}'}}]}", KEY="hunter2")
+
+    assert settings.log.otlp[0].headers["x-api-key"].reveal() == "hunter2"
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in str(settings.model_dump())
 
 
 def test_an_empty_master_key_is_refused(tmp_path: Path) -> None:

@@ -117,7 +117,12 @@ def test_the_log_masks_secrets_and_leaves_the_rest() -> None:
 
 def test_passwords_stand_in_no_command(place: Place) -> None:
     settings = parse_settings(
-        "redis: {url: 'redis://:hunter2@h'}\ndatabase: {url: 'postgresql://u:hunter2@h/x'}", environment={}
+        """
+        redis: {url: 'redis://:hunter2@h'}
+        database: {url: 'postgresql://u:hunter2@h/x'}
+        log: {otlp: [{url: 'http://c/v1/traces', headers: {x-key: hunter2}}]}
+        """,
+        environment={},
     )
     specs = [
         owner_spec(settings, place, model=Path("m")),

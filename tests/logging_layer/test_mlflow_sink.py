@@ -17,7 +17,7 @@ from logging_layer.codec import decode
 from logging_layer.feed import Feed
 from logging_layer.mlflow_sink import MlflowSink
 from logging_layer.record import CallRecord
-from logging_layer.sampling import decide, lowered
+from logging_layer.sampling import lowered, weight_of
 from logging_layer.shipper import Shipper
 from logging_layer.sink import Shipped, SinkDown
 from logging_layer.spans import spans_of, trace_id_of
@@ -159,7 +159,7 @@ async def test_what_is_left_out_is_counted_and_what_went_wrong_is_not(mlflow: Ml
     feed = Feed(
         tmp_path,
         MlflowSink(mlflow.uri, experiment="sampled"),
-        choose=lambda record, _backlog_bytes: decide(record, rate=0.0),
+        choose=lambda record, _backlog_bytes: weight_of(record, rate=0.0),
     )
     shipper, stopping = Shipper(tmp_path, [feed]), asyncio.Event()
     stopping.set()
@@ -177,9 +177,10 @@ async def test_what_is_left_out_is_counted_and_what_went_wrong_is_not(mlflow: Ml
 def test_a_draw_is_the_same_again_and_grows_with_the_rate(call_id: str, rate: float) -> None:
     record = {"id": call_id, "outcome": "answered", "cache": {"threshold": None}}
 
-    assert decide(record, rate=1.0)
-    assert not decide(record, rate=0.0)
-    assert decide(record, rate=rate) <= decide(record, rate=min(rate + 0.1, 1.0))
+    assert weight_of(record, rate=1.0) == 1.0
+    assert weight_of(record, rate=0.0) == 0.0
+    assert weight_of(record, rate=rate) in (0.0, 1.0 / (rate or 1.0))
+    assert (weight_of(record, rate=rate) > 0.0) <= (weight_of(record, rate=min(rate + 0.1, 1.0)) > 0.0)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_decisions_near_the_bar_are_always_sent(similarity: float, is_sent: bool
         "candidates": [{"similarity": each.similarity} for each in note.candidates],
     }
 
-    assert decide({"id": "x", "outcome": "answered", "cache": cache}, rate=0.0) is is_sent
+    assert weight_of({"id": "x", "outcome": "answered", "cache": cache}, rate=0.0) == float(is_sent)
 
 
 def test_the_rate_is_lowered_in_proportion_to_the_backlog() -> None:
