@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from cache.guard.veto import SOFT_REASONS
 from orchestration.core import Candidate
 
 STATIC_POLICY = "static"
@@ -36,6 +37,22 @@ def decide(candidates: Sequence[Candidate], *, bar: float, unusable: Collection[
         if objection(candidate, unusable) is None:
             return Decision(candidate.entry, candidate.similarity, "served")
     return Decision(None, near[0].similarity, objection(near[0], unusable) or "unusable")
+
+
+def decide_alias(decision: Decision, alias: Candidate | None, *, floor: float | None) -> Decision:
+    """Serve the alias where nothing else is served and nothing speaks against it: its reason is `alias`.
+
+    `alias` is the entry that a judge said answers this very question, with the cosine of the two questions; its `veto`
+    is the guard's. Odds play no part. What objects: a reason of the guard that no judge overrules, and a request's own
+    `floor` above its cosine.
+    """
+    if decision.entry is not None or alias is None:
+        return decision
+    if alias.veto is not None and alias.veto not in SOFT_REASONS:
+        return decision
+    if floor is not None and alias.similarity < floor:
+        return decision
+    return Decision(alias.entry, alias.similarity, "alias")
 
 
 def objection(candidate: Candidate, unusable: Collection[str] = ()) -> str | None:

@@ -42,19 +42,23 @@ class Examiner:
 
     def examine(self, candidate: Candidate, *, asked: Reading | None, question: str | None) -> Candidate:
         """Return the candidate with the guard's verdict and, where it passes and the policy weighs odds, these."""
-        features = Features(candidate.similarity)
-        if self.guard is not None and asked is not None:
-            if question is None:
-                return replace(candidate, veto=NO_QUESTION)
-            pair = self.guard.compare(asked, self.guard.read(question))
-            veto = self.guard.judge(pair)
-            if veto is not None:
-                return replace(candidate, veto=veto.reason)
-            features = features_of(candidate.similarity, pair, self.guard.lexicon)
+        veto, features = self.compare(candidate.similarity, asked=asked, question=question)
+        if veto is not None:
+            return replace(candidate, veto=veto)
         if self.policy.name == STATIC_POLICY:
             return candidate
         judged = self.policy.judge(candidate.entry, features)
         return replace(candidate, p_correct=judged.p_correct, p_required=judged.p_required, inputs=judged.inputs)
+
+    def compare(self, similarity: float, *, asked: Reading | None, question: str | None) -> tuple[str | None, Features]:
+        """Return the guard's reason against serving `question`'s answer, None for none, and what a scorer looks at."""
+        if self.guard is None or asked is None:
+            return None, Features(similarity)
+        if question is None:
+            return NO_QUESTION, Features(similarity)
+        pair = self.guard.compare(asked, self.guard.read(question))
+        veto = self.guard.judge(pair)
+        return None if veto is None else veto.reason, features_of(similarity, pair, self.guard.lexicon)
 
     def observe(self, label: Label) -> None:
         """Learn from a label: the next candidate is judged by what it says."""

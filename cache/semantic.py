@@ -10,8 +10,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
+from cache.aliases import Alias
 from cache.card import Card, Invalidated, make_card
-from cache.decide import Decision, bar_for, decide, objection
+from cache.decide import Decision, bar_for, decide, decide_alias, objection
 from cache.entry import Entry, UnreadableEntry, dump, load, make_entry
 from cache.examiner import Examiner
 from cache.partition import Question, question_of, why_ineligible
@@ -62,6 +63,18 @@ class Index(Protocol):
         ...
 
 
+class NearMisses(Protocol):
+    """Say after the fact which near misses would have been right, and remember them."""
+
+    async def alias_of(self, question: Question) -> Alias | None:
+        """Return the entry that was said to answer this very question; raises `StoreDown`."""
+        ...
+
+    def consider(self, call: Call, question: Question) -> None:
+        """Hear of a look-up that served nothing; waits for nothing."""
+        ...
+
+
 class SemanticCache:
     """Answer from the nearest earlier question of the same partition that guard and policy let pass.
 
@@ -70,9 +83,9 @@ class SemanticCache:
 
     Looking up takes at most `deadline_ms`, and whatever goes wrong there is a miss that `notes` tells of. What a
     miss brings is inserted after the answer, by tasks of ours of which at most 256 wait; one more is not inserted.
-    A `shadow` asks a share of the hits again. The `ledger` numbers invalidations, so that no answer on its way outruns
-    one, counts hits, and hears of candidates whose answer is gone. `route_of` and `policy_of` give the hashes of a
-    model's route and of the checks in force for a call.
+    A `shadow` asks a share of the hits again, a `judge` looks at near misses. The `ledger` numbers invalidations, so
+    that no answer on its way outruns one, counts hits, and hears of candidates whose answer is gone. `route_of` and
+    `policy_of` give the hashes of a model's route and of the checks in force for a call.
     """
 
     def __init__(  # noqa: PLR0913 (each is a setting of its own or a part that wiring brings)
@@ -85,6 +98,7 @@ class SemanticCache:
         threshold: float = 0.95,
         examiner: Examiner | None = None,
         shadow: Shadow | None = None,
+        judge: NearMisses | None = None,
         ledger: Ledger | None = None,
         ttl_s: float = 86_400.0,
         top_k: int = 5,
@@ -99,6 +113,7 @@ class SemanticCache:
         self._policy_of = policy_of
         self._examiner = examiner or Examiner(StaticPolicy(threshold))
         self._shadow = shadow
+        self._judge = judge
         self._ledger = ledger or NoLedger()
         self._ttl_s = ttl_s
         self._top_k = top_k
@@ -117,6 +132,8 @@ class SemanticCache:
                 async for event in events:
                     yield event
             return
+        if question is not None and self._judge is not None:
+            self._judge.consider(call, question)
         if call.controls.cache.is_only_if_cached:
             raise CacheMissed("The answer is not cached, and the request asked for a cached one only.")
         epoch = self._ledger.epoch
@@ -191,6 +208,8 @@ class SemanticCache:
         entry = await self._first_served(call, question, bar=bar, unusable=unusable)
         decision = decide(note.candidates, bar=bar, unusable=unusable)
         assert (entry is None) == (decision.entry is None), "what was served follows from what is recorded"
+        if entry is None and self._judge is not None:
+            entry, decision = await self._by_alias(call, question, decision)
         call.notes.extra["semantic"] = decision.reason
         call.notes.extra["semantic_unusable"] = unusable
         if entry is not None:
@@ -217,6 +236,18 @@ class SemanticCache:
                 return entry
         return None
 
+    async def _by_alias(self, call: Call, question: Question, decision: Decision) -> tuple[Entry | None, Decision]:
+        """Return the entry that a judge said answers this very question, with the decision to serve it, if it may."""
+        alias = await self._judge.alias_of(question) if self._judge is not None else None
+        entry, _ = await self._fetch(call, alias.entry) if alias is not None else (None, "")
+        if alias is None or entry is None or not alias.is_of(entry):
+            return None, decision
+        asked = self._examiner.read(question.text)
+        veto, _ = self._examiner.compare(alias.similarity, asked=asked, question=entry.question)
+        neighbour = Candidate(alias.entry, alias.similarity, veto=veto)
+        decided = decide_alias(decision, neighbour, floor=call.controls.threshold)
+        return (entry if decided.entry is not None else None), decided
+
     async def _fetch(self, call: Call, entry_id: str) -> tuple[Entry | None, str]:
         """Return the entry, or None and why it cannot serve this call."""
         packed = await self._store.get(semantic_key(entry_id))
@@ -238,8 +269,10 @@ class SemanticCache:
         note.status = CacheStatus.SEMANTIC
         note.reason = None
         note.similarity = decision.similarity
-        served = next(candidate for candidate in note.candidates if candidate.entry == decision.entry)
-        note.p_correct, note.p_required = served.p_correct, served.p_required
+        note.is_alias = decision.reason == "alias"
+        if not note.is_alias:
+            served = next(candidate for candidate in note.candidates if candidate.entry == decision.entry)
+            note.p_correct, note.p_required = served.p_correct, served.p_required
         note.entry = entry.id
         note.entry_call = entry.call_id
         note.entry_created_at = entry.created_at

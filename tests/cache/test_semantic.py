@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +34,7 @@ class TableIndex:
     fault: IndexFault | None = None
     gate: asyncio.Event | None = None
     num_searches: int = 0
+    cosines: Mapping[frozenset[str], float] = field(default_factory=lambda: COSINES)
 
     async def search(self, partition: str, text: str, *, top_k: int, timeout_s: float) -> Found:
         self.num_searches += 1
@@ -41,7 +43,7 @@ class TableIndex:
         if self.fault is not None:
             raise self.fault
         near = [
-            Candidate(entry, 1.0 if known == text else COSINES[frozenset({known, text})])
+            Candidate(entry, 1.0 if known == text else self.cosines[frozenset({known, text})])
             for place, known, entry in self.rows
             if place == partition
         ]
