@@ -11,6 +11,7 @@ from typing import Any
 import hiredis
 
 from cache.catalogue_scripts import CUT, FORGET, HITS, MATCHING, SWEEP, Script
+from cache.entry import Entry, UnreadableEntry, load
 from cache.link import SharedLink
 from cache.quarantine import semantic_key
 from cache.redis_store import CATALOGUE_PREFIX, VALUE_PREFIX
@@ -133,11 +134,17 @@ class Catalogue:
         slot = await self._ask("GET", f"{CATALOGUE_PREFIX}i:{id}")
         return await self._card(semantic_key(id) if slot is None else slot.decode())
 
-    async def value(self, entry: Listed) -> bytes | None:
-        """Return what the store keeps of an entry."""
+    async def answer(self, entry: Listed) -> Entry | None:
+        """Return what the store keeps of an entry; None where it is gone or cannot be read."""
         value = await self._ask("GET", VALUE_PREFIX + entry.key)
-        assert value is None or isinstance(value, bytes), "answers are not decoded"
-        return value
+        if value is None:
+            return None
+        if entry.kind == "exact":  # its key stands in front
+            value = value.removeprefix(bytes.fromhex(entry.key))
+        try:
+            return await asyncio.to_thread(load, value)
+        except UnreadableEntry:
+            return None
 
     async def page(self, wanted: Wanted, *, limit: int, offset: int) -> list[Listed]:
         """List entries, the longest-lived first."""

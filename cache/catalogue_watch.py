@@ -88,6 +88,14 @@ class CatalogueWatch:
             for task in late:
                 task.cancel()
 
+    async def remove_rows(self, rows: Sequence[Row]) -> None:
+        """Take rows out now where the index answers, else later."""
+        self._rows.extend(rows)
+        try:
+            await self._take_rows_out()
+        except (StoreDown, IndexFault) as exc:
+            logger.warning("catalogue.rows_wait: %s", exc)
+
     async def turn(self) -> None:
         """Exchange news once; what could not be told is told the next time."""
         hits, self._hits = self._hits, {}

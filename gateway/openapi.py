@@ -101,6 +101,11 @@ def _post(summary: str, request: str, answer: str, other_content: Schema, *, err
                 "Keeps this call's cache entries apart.",
                 {"type": "string", "pattern": "^[!-~]{1,128}$"},
             ),
+            _header(
+                "x-lamina-cache-tags",
+                "Tags of this call's cache entries, parted by commas, by which they can be invalidated.",
+                {"type": "string"},
+            ),
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": ref(request)}}},
         "responses": {"200": good, **{status: _reply(meaning, error) for status, meaning in errors.items()}},

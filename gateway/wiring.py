@@ -19,10 +19,12 @@ from cache.guard import load_guard
 from cache.owner_client import OwnerClient
 from cache.policies.build import build_policy
 from cache.policies.drift import Terms
-from cache.redis_store import RedisStore
 from cache.semantic import IndexFault, SemanticCache
+from cache.worth import Bounds
 from gateway import model_store
 from gateway.admin_parts import AdminParts, Holder
+from gateway.cache_admin import CacheAdmin, cache_routes
+from gateway.cache_keeping import CacheKeeping
 from gateway.cache_learning import CacheLearning
 from gateway.cache_metrics import CacheMetrics
 from gateway.checks import CheckPlan, plan_checks, secrets_mask
@@ -89,6 +91,7 @@ class Wired:
     watch: RoutingWatch
     learning: CacheLearning
     feedback: Feedback
+    keeping: CacheKeeping
     owns_spool: bool = True
     _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     nodes: LiveNodes | None = None
@@ -100,6 +103,7 @@ class Wired:
         await self.book.start()
         self.watch.start()
         await self.learning.start()
+        await self.keeping.start()
         if self.nodes is not None:
             self.nodes.start()
 
@@ -136,8 +140,13 @@ class _Wiring:
         self._place = place
         self._checks: CheckPlan = plan_checks(settings)
         self._factory = BackendFactory()
-        self._store = RedisStore(redis_url(settings, place.sockets))
         self._owner = OwnerClient(place.sockets.cache)
+        self._keeping = CacheKeeping(
+            redis_url(settings, place.sockets),
+            bounds=Bounds(settings.cache.max_entries, settings.cache.max_bytes),
+            index=self._owner if settings.uses_semantic_cache else None,
+        )
+        self._store = self._keeping.store
         self._guard = GuardrailsClient(place.sockets.guard)
         self._shipper = RpcClient(place.sockets.shipper)
         self._spool = place.spool or Spool(place.state.spool, worker=place.worker)
@@ -189,16 +198,17 @@ class _Wiring:
         self._closers += [
             watch.aclose,
             self._learning.aclose,
+            self._keeping.aclose,
             self._factory.aclose,
             self._owner.aclose,
             self._guard.aclose,
             self._shipper.aclose,
         ]
-        self._closers += [self._store.aclose, self._reader.aclose, *self._limits.closers]
+        self._closers += [self._reader.aclose, *self._limits.closers]
         self._closers += [self._listing.aclose, self._company.aclose]
         owns = self._place.spool is None
-        book, learning = self._limits.book, self._learning
-        return Wired(parts, self._spool, book, watch, learning, self._feedback, owns, self._closers, self._nodes)
+        cache = (self._learning, self._feedback, self._keeping)
+        return Wired(parts, self._spool, self._limits.book, watch, *cache, owns, self._closers, self._nodes)
 
     def _layers(self, routes: Mapping[str, Route]) -> list[Layer]:
         """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""
@@ -243,7 +253,9 @@ class _Wiring:
             policy_of=partial(_always, self._checks.policy),
             leases=self._store if self._has_company() else None,  # three commands per miss
             is_last_tier=not self._settings.uses_semantic_cache,
+            ledger=self._keeping.ledger,
         )
+        self._keeping.on_cut(layer.close_flights)
         self._closers.append(layer.aclose)
         return layer
 
@@ -268,6 +280,7 @@ class _Wiring:
             policy_of=partial(_always, self._checks.policy),
             examiner=examiner,
             shadow=self._learning.shadow(semantic.shadow_share),
+            ledger=self._keeping.ledger,
             ttl_s=semantic.ttl_s,
             top_k=semantic.top_k,
             deadline_ms=semantic.deadline_ms,
@@ -335,12 +348,21 @@ class _Wiring:
     def _admin(self) -> AdminParts:
         facts = in_use(self._settings, node=node_name(self._place.state.path), worker=self._place.worker)
         return AdminParts(
-            routers=self._learning.routes(self._feedback),
+            routers=(*self._learning.routes(self._feedback), cache_routes(self._cache_admin())),
             ask_workers=self._company.ask,
             listing=self._listing,
             facts=lambda: {**facts, **processes(self._place.state.read_status())},
             holder_of=self._holder,
             nodes=None if self._nodes is None else self._nodes.others,
+        )
+
+    def _cache_admin(self) -> CacheAdmin:
+        return CacheAdmin(
+            catalogue=self._keeping.catalogue,
+            bounds=self._keeping.bounds,
+            shows_texts=self._settings.content == "full",
+            index_stats=self._owner.stats if self._settings.uses_semantic_cache else None,
+            remove_rows=self._keeping.remove_rows,
         )
 
     def _holder(self, tenant: str) -> Holder | None:

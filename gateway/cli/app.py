@@ -29,11 +29,20 @@ models_app = typer.Typer(invoke_without_command=True, help="List the models of t
 app.add_typer(models_app, name="models")
 keys_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the keys that clients call with.")
 app.add_typer(keys_app, name="keys")
+cache_app = typer.Typer(no_args_is_help=True, help="See what a running gateway's caches keep, and forget it.")
+app.add_typer(cache_app, name="cache")
 
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="The settings' file; lamina.yaml where that exists.")
 ]
 Url = Annotated[str, typer.Option(help="Where the gateway listens.")]
+MasterKey = Annotated[
+    str | None, typer.Option("--key", envvar="LAMINA_MASTER_KEY", help="The master key, where there is one.")
+]
+Tag = Annotated[str | None, typer.Option(help="Only entries with this tag.")]
+CachedModel = Annotated[str | None, typer.Option("--model", help="Only answers of this model, or asked of it.")]
+Tenant = Annotated[str | None, typer.Option(help="Only this tenant's entries.")]
+_HERE = "http://127.0.0.1:4000"
 
 
 def main() -> None:
@@ -168,6 +177,48 @@ def spend(config: Config = None) -> None:
     from gateway.cli import keys as command  # SQLAlchemy is not for every command
 
     command.spend(config)
+
+
+@cache_app.command("stats")
+def cache_stats(url: Url = _HERE, key: MasterKey = None) -> None:
+    """Count what is kept, by kind, model and tenant, with its hits and what they saved."""
+    from gateway.cli import cache as command  # httpx is not for every command
+
+    command.stats(command.Gateway(url, key))
+
+
+@cache_app.command("list")
+def cache_list(
+    tag: Tag = None,
+    model: CachedModel = None,
+    tenant: Tenant = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 50,
+    url: Url = _HERE,
+    key: MasterKey = None,
+) -> None:
+    """List entries, the longest-lived first."""
+    from gateway.cli import cache as command  # httpx is not for every command
+
+    wanted = {"tag": tag, "model": model, "tenant": tenant}
+    command.list_entries(command.Gateway(url, key), wanted=wanted, limit=limit)
+
+
+@cache_app.command("delete")
+def cache_delete(
+    entry: Annotated[str | None, typer.Argument(help="An entry's id, as in x-lamina-entry.")] = None,
+    tag: Tag = None,
+    model: CachedModel = None,
+    tenant: Tenant = None,
+    every: Annotated[bool, typer.Option("--all", help="Forget everything.")] = False,
+    reason: Annotated[str | None, typer.Option(help="Why, for the audit line.")] = None,
+    url: Url = _HERE,
+    key: MasterKey = None,
+) -> None:
+    """Forget one answer, or all that have a tag, model and tenant in common: no worker or node serves them again."""
+    from gateway.cli import cache as command  # httpx is not for every command
+
+    wanted = {"tag": tag, "model": model, "tenant": tenant}
+    command.delete(command.Gateway(url, key), entry=entry, wanted=wanted, is_all=every, reason=reason)
 
 
 @app.command()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from cache.catalogue import Catalogue
 from cache.memory_store import MemoryStore
 from gateway.admin_parts import AdminParts
 from gateway.app import create_app
+from gateway.cache_admin import CacheAdmin, cache_routes
 from gateway.feedback import Feedback, feedback_routes
 from gateway.parts import Access, AppParts
 from gateway.policy_admin import policy_routes
@@ -44,7 +46,8 @@ def document() -> dict[str, Any]:
     """Return the OpenAPI document of an application without parts."""
     calls = _NoCalls()
     feedback = Feedback(calls=calls, labels=LabelBook(_NOWHERE), store=MemoryStore())
-    admin = AdminParts(routers=(feedback_routes(feedback), policy_routes(PolicyHistory(_NOWHERE))))
+    keeping = cache_routes(CacheAdmin(Catalogue("unix:///nowhere")))
+    admin = AdminParts(routers=(feedback_routes(feedback), policy_routes(PolicyHistory(_NOWHERE)), keeping))
     parts = AppParts(handler=_nothing, models=(), access=Access(tenant_key=Secret("")), calls=calls, admin=admin)
     return create_app(parts).openapi()
 

@@ -45,6 +45,8 @@ MEANINGS: Mapping[str, str] = {
     "models[].route.cache_scope": "Whose cached answers count: the alias' own, or the chosen model's.",
     "routing.health_interval_s": "How often replaceable backends are asked for their health; null: never.",
     "layers": "The layers of a call, outermost first; `module:Class` adds one of your own.",
+    "cache.max_entries": "How many entries both caches keep in all; beyond it those worth least per byte leave. null: no bound.",  # noqa: E501 - one phrase
+    "cache.max_bytes": "The same in bytes of what is stored.",
     "cache.exact.enabled": "Answer equal requests from the cache.",
     "cache.exact.ttl_s": "How long an answer is kept.",
     "cache.semantic.enabled": "Answer requests that say the same in other words.",

@@ -178,8 +178,10 @@ class SemanticSettings(Section):
 
 
 class CacheSettings(Section):
-    """Both caches."""
+    """Both caches, and how much they may keep together: beyond it the entries that are worth least per byte leave."""
 
+    max_entries: PositiveInt | None = 200_000
+    max_bytes: PositiveInt | None = None
     exact: ExactSettings = ExactSettings()
     semantic: SemanticSettings = SemanticSettings()
 

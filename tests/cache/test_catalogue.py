@@ -80,7 +80,7 @@ async def test_a_kept_entry_is_found_by_its_id_with_all_that_it_is_listed_by(
     assert (entry.key, entry.tenant, entry.model, entry.real_model) == ("key1", "ann", "alias", "real")
     assert (entry.tags, entry.size_bytes, entry.hits) == (("docs", "v1"), 5, 0)
     assert entry.ends_at - entry.created_at == pytest.approx(60.0)
-    assert await catalogue.value(entry) == b"value"
+    assert await catalogue.answer(replace(entry, kind="semantic")) is None  # no entry of ours
     assert await catalogue.find("nobody") is None
 
 
