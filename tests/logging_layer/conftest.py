@@ -33,7 +33,7 @@ def postgres_url(postgres_server: str) -> str:
     connection = psycopg2.connect(postgres_server)
     connection.autocommit = True
     with connection.cursor() as cursor:
-        cursor.execute("DROP TABLE IF EXISTS calls, labels, cache_policies, lamina_log_version")
+        cursor.execute("DROP TABLE IF EXISTS calls, labels, cache_policies, judge_checks, lamina_log_version")
     connection.close()
     return postgres_server.replace("postgresql://", "postgresql+psycopg2://", 1)
 

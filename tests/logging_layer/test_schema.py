@@ -6,6 +6,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, insert, inspect, select, text
 
+import logging_layer.judge_checks
 import logging_layer.labels
 import logging_layer.policies
 from logging_layer.database import calls, metadata, open_database
@@ -16,6 +17,7 @@ from logging_layer.schema import VERSION_TABLE, ensure_schema
 def differences(engine: Engine) -> list[object]:
     """Compare what the migrations made with what the code expects."""
     expected = {calls.name, logging_layer.labels.labels.name, logging_layer.policies.policies.name}
+    expected |= {logging_layer.judge_checks.judge_checks.name}
     assert set(metadata.tables) == expected
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
