@@ -58,11 +58,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check found. `spans` are ordered and apart; `reason` is for the client and never quotes the text."""
+    """What a check found. `spans` are ordered and apart; `reason` is for the client and never quotes the text.
+
+    `score` is what a check that scores went by, from 0 (nothing) to 1.
+    """
 
     outcome: Outcome
     spans: tuple[Span, ...] = ()
     reason: str | None = None
+    score: float | None = None
 
 
 PASSED = Verdict(Outcome.PASS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from orchestration.core import Request
 from validators.check import PASSED, Context, Cost, Options, Outcome, Stage, Subject, Verdict
@@ -36,14 +37,18 @@ class JsonText:
 
     async def check(self, text: str, context: Context) -> Verdict:
         """Parse the text and refuse what does not parse, saying where it fails."""
-        try:
-            json.loads(text, parse_constant=_refuse_constant)
-        except json.JSONDecodeError as exc:
-            reason = f"it is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}"
-            return Verdict(Outcome.BLOCK, reason=reason)
-        except (ValueError, RecursionError):  # a constant that JSON does not have; a number or a nesting without end
-            return Verdict(Outcome.BLOCK, reason="it is not JSON that every parser reads")
-        return PASSED
+        _, problem = parse_json(text)
+        return PASSED if problem is None else Verdict(Outcome.BLOCK, reason=problem)
+
+
+def parse_json(text: str) -> tuple[Any, str | None]:
+    """Return a text's JSON value, or None and what is wrong with it."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant), None
+    except json.JSONDecodeError as exc:
+        return None, f"it is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}"
+    except (ValueError, RecursionError):  # a constant that JSON does not have; a number or a nesting without end
+        return None, "it is not JSON that every parser reads"
 
 
 def create_json(options: Options) -> JsonText:

@@ -10,16 +10,22 @@ from typing import Any, Literal, TypeVar
 
 from validators.banned_words import create_banned_words
 from validators.check import Check, Cost, Options, Stage, Subject
+from validators.distribution import create_distribution
+from validators.grounding import create_grounding
 from validators.guardrails_client import GuardrailsCheck, GuardrailsClient
 from validators.guardrails_table import KNOWN, borrowed, checked_options
+from validators.json_schema import create_json_schema
 from validators.json_text import create_json
+from validators.language import create_language
 from validators.length import create_length
 from validators.options import read
 from validators.pii import create_pii
 from validators.policy import Fail, Mode, OnFail, Rule
+from validators.prompt_injection import create_prompt_injection
 from validators.regex import create_regex
 from validators.secrets import create_secrets
 from validators.shadow import NORMALISATION
+from validators.sql import create_sql
 from validators.topics import create_competitors, create_topics
 from validators.urls import create_urls
 
@@ -29,11 +35,17 @@ PIPELINE_VERSION = "1"
 OWN: Mapping[str, Callable[[Options], Check]] = {
     "banned_words": create_banned_words,
     "competitors": create_competitors,
+    "distribution": create_distribution,
+    "grounding": create_grounding,
     "json": create_json,
+    "json_schema": create_json_schema,
+    "language": create_language,
     "length": create_length,
     "pii": create_pii,
+    "prompt_injection": create_prompt_injection,
     "regex": create_regex,
     "secrets": create_secrets,
+    "sql": create_sql,
     "topics": create_topics,
     "urls": create_urls,
 }

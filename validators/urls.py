@@ -148,10 +148,10 @@ def _domains(options: Options, name: str) -> tuple[str, ...]:
 def _recognisers(rules: UrlRules, is_refused: Accept) -> list[Recogniser]:
     authority = rf"[^\s/?#\"'<>`\pZ]{{0,{_LONGEST_AUTHORITY}}}"
     schemed = rf"(?i)https?:[/\\]{{2,8}}{authority}|[a-z][a-z0-9+.-]{{0,20}}://{authority}"
-    bare_script = rf"(?i)(?:{_WITHOUT_SLASHES}):\S|data:[a-z]{{1,16}}/[a-z0-9.+-]{{1,32}}[;,]"
+    bare_script = rf"(?i)(?:{_WITHOUT_SLASHES}):\S|data:[a-z]{{1,16}}/[a-z0-9.+-]{{1,32}}(?:;[a-z0-9=-]{{1,24}})?[;,]"
     found = [
         Recogniser("url", schemed, 24 + _LONGEST_AUTHORITY, is_refused, ":"),
-        Recogniser("script", bare_script, 60, is_refused, ":"),
+        Recogniser("script", bare_script, 84, is_refused, ":"),
         Recogniser("www", rf"(?i)www\.{authority}", 4 + _LONGEST_AUTHORITY, is_refused, "wW"),
     ]
     if rules.deny:

@@ -27,7 +27,7 @@ CLIENT = GuardrailsClient(Path("/nowhere/guard.sock"))
         (
             "output",
             {"check": "nope"},
-            "validators.output[0].check: 'nope' is not known; known: banned_words, competitors, guardrails/",
+            "validators.output[0].check: 'nope' is not known; known: banned_words, competitors, distribution, ",
         ),
         (
             "output",
