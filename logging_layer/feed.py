@@ -53,7 +53,8 @@ class _Batch:
 
 
 class Feed:
-    """Bring every record of the spool to one sink, at least once; progress is durable after each batch.
+    """Bring every record of the spool to one sink, at least once; progress is durable after each batch, or, while the
+    spool's disk is full, known to this process alone: what is shipped goes then all the same, and makes room.
 
     A batch goes out when it is full, when its oldest record is `linger_s` old, or at the end; after one that was not
     full nothing is looked for during `rest_s`. While the sink is
@@ -127,8 +128,10 @@ class Feed:
             return False
         self._was_full = is_full
         refused = await self._send(batch.records)
-        await asyncio.to_thread(self._keep, batch)
+        await asyncio.to_thread(self._put_aside, refused)
+        self._offsets = batch.offsets  # what is shipped may be deleted, also where no progress can be written any more
         self._count(batch, refused)
+        await asyncio.to_thread(save_progress, self._folder, self.name, batch.offsets)
         return True
 
     async def aclose(self) -> None:
@@ -191,14 +194,12 @@ class Feed:
         half = len(records) // 2
         return await self._send(records[:half]) + await self._send(records[half:])
 
-    def _keep(self, batch: _Batch) -> None:
-        save_progress(self._folder, self.name, batch.offsets)
-        self._offsets = batch.offsets
-
-    def _count(self, batch: _Batch, refused: Sequence[Shipped]) -> None:
+    def _put_aside(self, refused: Sequence[Shipped]) -> None:
         if refused:
             with (self._folder / f"refused.{self.name}").open("ab") as file:
                 file.writelines(each.data + b"\n" for each in refused)
+
+    def _count(self, batch: _Batch, refused: Sequence[Shipped]) -> None:
         self.counts.shipped += len(batch.records) - len(refused)
         self.counts.refused += len(refused)
         self.counts.left_out += batch.left_out

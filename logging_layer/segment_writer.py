@@ -25,6 +25,7 @@ class SegmentWriter:
         self._descriptor: int | None = None
         self._opened_at = 0.0
         self._size_bytes = 0
+        self._whole_bytes = 0
         self._synced_bytes = 0
 
     @property
@@ -39,13 +40,14 @@ class SegmentWriter:
         if self._descriptor is None:
             _, self._descriptor = segment.create(self._folder, worker=self._worker)
             self._opened_at = time.monotonic()
-            self._size_bytes = self._synced_bytes = 0
+            self._size_bytes = self._whole_bytes = self._synced_bytes = 0
         written = os.write(self._descriptor, data)
         self._size_bytes += written
         while written < len(data):  # a disk that fills up takes a part, and refuses the next
             more = os.write(self._descriptor, data[written:])
             written += more
             self._size_bytes += more
+        self._whole_bytes = self._size_bytes
 
     def sync(self) -> None:
         """Make everything written durable, and close the segment where it is large or old enough."""
@@ -61,6 +63,15 @@ class SegmentWriter:
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
+
+    def end(self) -> None:
+        """Cut off what a write that failed has left, make what was written before it durable, and close the segment."""
+        if self._descriptor is None:
+            return
+        os.ftruncate(self._descriptor, self._whole_bytes)
+        self._size_bytes = self._whole_bytes
+        os.fsync(self._descriptor)
+        self.close()
 
     def abandon(self) -> None:
         """Cut off what is not durable, as far as the disk lets us, and go on in a new segment."""

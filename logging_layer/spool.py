@@ -12,19 +12,20 @@ from pathlib import Path
 
 from logging_layer import segment
 from logging_layer.codec import encode
-from logging_layer.record import CallRecord
+from logging_layer.record import CallRecord, Outcome
 from logging_layer.segment_writer import SegmentWriter
 
 _logger = logging.getLogger(__name__)
+_WRITE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolLimits:
     """Where the spool's bounds are.
 
-    With more than half of `max_queue_bytes` waiting for the disk, records come in without their content; beyond
-    the whole of it they are lost. Both are counted. A segment is closed at `max_segment_bytes` or after
-    `max_segment_age_s`.
+    With more than half of `max_queue_bytes` waiting for the disk (three quarters: of failed and blocked calls), records
+    come in without their content; beyond the whole of it they are lost. Both are counted. A segment is closed at
+    `max_segment_bytes` or after `max_segment_age_s`.
     """
 
     max_queue_bytes: int = 64 * 1024 * 1024
@@ -83,7 +84,7 @@ class Spool:
         """Take a record; it is durable within about 100 ms."""
         data = self._written(record)
         with self._changed:
-            is_bare = self._is_full(len(data), share=0.5) and record.content.request is not None
+            is_bare = self._is_full(len(data), share=_share_of(record)) and record.content.request is not None
             if is_bare:
                 data = record.without_content("the spool is behind").to_json()
             if not data or self._is_closing or self._is_full(len(data), share=1.0):
@@ -170,26 +171,42 @@ class Spool:
     def _try_write(self, *, is_sync_due: bool) -> bool:
         """Write what waits and sync it where that is due; True after a sync. A failure is kept, and tried again."""
         try:
-            self._write()
+            while self._write():
+                pass
             if is_sync_due:
-                self._sync()
+                self._writer.sync()
+                self._count_synced()
         except OSError as exc:
             self._fail(exc)
             return False
         return is_sync_due
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
+        """Write some of what waits; True where more does. A disk with little room left takes a part of it, not none."""
         with self._changed:
             if (self._counts.lost, self._counts.contents_dropped) != self._told and not self._problem:
                 self._tell_losses()
-            lines = list(self._waiting)
-            self._waiting.clear()
-        self._unsynced.extend(lines)
-        if lines:
+            lines = self._next_lines()
+        if not lines:
+            return False
+        try:
             self._writer.write(b"".join(lines))
+        except OSError:
+            with self._changed:
+                self._waiting.extendleft(reversed(lines))
+            raise
+        self._unsynced.extend(lines)
+        return bool(self._waiting)
 
-    def _sync(self) -> None:
-        self._writer.sync()
+    def _next_lines(self) -> list[bytes]:
+        lines: list[bytes] = []
+        size_bytes = 0
+        while self._waiting and size_bytes < _WRITE_BYTES:
+            lines.append(self._waiting.popleft())
+            size_bytes += len(lines[-1])
+        return lines
+
+    def _count_synced(self) -> None:
         num_records, size_bytes = sum(map(_is_record, self._unsynced)), sum(map(len, self._unsynced))
         with self._changed:
             self._problem = None
@@ -199,9 +216,13 @@ class Spool:
             self._changed.notify_all()
 
     def _fail(self, exc: OSError) -> None:
-        """Put what is not durable back in front; it will be written again, in a new segment."""
+        """Keep what was written whole; put the rest back in front, to be written again in a new segment."""
         _logger.error("spool.failed: %s", exc)
-        self._writer.abandon()
+        try:
+            self._writer.end()
+            self._count_synced()
+        except OSError:
+            self._writer.abandon()
         with self._changed:
             self._problem = exc.strerror or str(exc)
             self._waiting.extendleft(reversed(self._unsynced))
@@ -218,6 +239,11 @@ class Spool:
         with self._changed:
             self._counts.lost += sum(map(_is_record, self._waiting))
         self._writer.close()
+
+
+def _share_of(record: CallRecord) -> float:
+    """Say how full the spool may be before a record comes in without its texts: those of failures stay longest."""
+    return 0.75 if record.outcome in (Outcome.ERROR, Outcome.BLOCKED) else 0.5
 
 
 def _is_record(line: bytes) -> bool:
