@@ -6,20 +6,26 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastapi import APIRouter
 
 from cache.examiner import Examiner
+from cache.judge.desk import DeskLimits, JudgeDesk
+from cache.judge.opinion import Judge
+from cache.partition import Question, last_text
 from cache.policies.drift import Terms
 from cache.shadow import Reask, Shadow
-from cache.store import Store
+from cache.store import Leases, Store
 from gateway.cache_metrics import CacheMetrics
 from gateway.drift_watch import DriftWatch
 from gateway.feedback import Feedback, feedback_routes
+from gateway.judging import JudgeStanding, Judging, VerdictBook, judge_routes
 from gateway.label_watch import LabelWatch
 from gateway.parts import CallReader
 from gateway.policy_admin import policy_routes
 from gateway.policy_watch import PolicyWatch
+from logging_layer.judge_checks import JudgeChecks
 from logging_layer.labels import Label, LabelBook, LabelsDown, LabelSource
 from logging_layer.listing import CallListing
 from logging_layer.policies import PolicyHistory
@@ -36,8 +42,10 @@ class CacheLearning:
         self._policies = PolicyHistory(database_url)
         self._metrics = metrics
         self._listing = listing
+        self._database_url = database_url
         self._drift: DriftWatch | None = None
-        self._watches: list[PolicyWatch | LabelWatch | DriftWatch] = []
+        self._judging: Judging | None = None
+        self._watches: list[PolicyWatch | LabelWatch | DriftWatch | Judging] = []
 
     def follow(self, examiner: Examiner, *, settings: Terms) -> None:
         """Keep an examiner up to date from `start` on, and hold it to its promise; `settings` are the settings' own
@@ -53,17 +61,40 @@ class CacheLearning:
         )
         self._watches += [PolicyWatch(self._policies, examiner), LabelWatch(self._labels, examiner), self._drift]
 
+    def judge(
+        self, judge: Judge, *, model: str, limits: DeskLimits, store: Store, leases: Leases, examiner: Examiner
+    ) -> JudgeDesk:
+        """Have near misses, and hits whose re-ask differs, put to a judge from `start` on, once it has a say."""
+        standing = JudgeStanding(JudgeChecks(self._database_url), fingerprint=judge.fingerprint, model=model)
+        desk = JudgeDesk(
+            judge.compare,
+            store=store,
+            leases=leases,
+            examiner=examiner,
+            tell=VerdictBook(self._labels, metrics=self._metrics).keep,
+            count=self._metrics.judged,
+            is_in_force=lambda: standing.is_in_force,
+            draw=random.random,
+            limits=limits,
+        )
+        self._judging = Judging(standing, desk)
+        self._watches.append(self._judging)
+        return desk
+
     def feedback(self, *, calls: CallReader, store: Store) -> Feedback:
         """Return what takes words about calls."""
         return Feedback(calls=calls, labels=self._labels, store=store, told=self._metrics.quarantined)
 
     async def numbers(self) -> Mapping[str, float]:
         """Give what is known of served hits, for `/metrics`."""
-        return self._drift.numbers() if self._drift is not None else {}
+        known = dict(self._drift.numbers()) if self._drift is not None else {}
+        if self._judging is not None:
+            known["judge_in_force"] = float(self._judging.standing.is_in_force)
+        return known
 
     def routes(self, feedback: Feedback) -> Sequence[APIRouter]:
-        """Return the admin side: feedback on a call, and the policy in force."""
-        return (feedback_routes(feedback), policy_routes(self._policies))
+        """Return the admin side: feedback on a call, the policy in force, and the judge's standing."""
+        return (feedback_routes(feedback), policy_routes(self._policies), judge_routes(self._judge_view))
 
     def shadow(self, share: float) -> Shadow | None:
         """Return what asks a share of the hits again and keeps the outcome as labels; None for a share of 0."""
@@ -88,6 +119,20 @@ class CacheLearning:
             await self._labels.add([label])
         except LabelsDown as exc:
             logger.warning("cache.label_lost call=%s: %s", label.call, exc)
+        self._have_judged(reask)
+
+    def _have_judged(self, reask: Reask) -> None:
+        """Let the judge say what the re-ask could not: whether an answer in other words is another answer."""
+        partition, text = reask.call.notes.cache.partition, last_text(reask.call.request.messages)
+        if self._judging is None or reask.is_same or partition is None or text is None or reask.similarity is None:
+            return
+        question = Question(partition, text)
+        self._judging.desk.consider_hit(reask.call.id, question, reask.entry.id, reask.similarity)
+
+    def _judge_view(self) -> Mapping[str, Any]:
+        if self._judging is None:
+            return {"model": None, "in_force": False, "reason": "cache.semantic.judge is not set", "check": None}
+        return self._judging.standing.view()
 
     async def start(self) -> None:
         """Take what is in force now, and follow it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from backends.registry import kinds_of
+from backends.registry import BackendOptions, kinds_of
 from gateway.cooldowns import RedisCooldowns
 from gateway.deployments import deployment_id
 from gateway.health_watch import HealthWatch
@@ -54,6 +54,22 @@ def price_of(routes: Mapping[str, Route], models: Sequence[str | None], backend:
     named = (target for target in targets if target.backend.name == backend)
     found = next(named, targets[0] if targets else None)
     return Price() if found is None else found.price
+
+
+def remote_options(model: ModelSettings, backend: BackendSettings) -> BackendOptions:
+    """Say how a backend is reached, as far as its own settings say it."""
+    return BackendOptions(
+        type=backend.type,
+        model=model.id,
+        upstream_model=backend.model,
+        base_url=backend.base_url,
+        api_key=backend.api_key,
+        provider=backend.provider,
+        drops=backend.drop_params,
+        connect_s=backend.timeout_s.connect,
+        first_token_s=backend.timeout_s.first_token,
+        total_s=backend.timeout_s.total,
+    )
 
 
 class RoutingWatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from backends.local.link import HistogramCounts
-from backends.registry import BackendFactory, BackendOptions
+from backends.registry import BackendFactory
 from cache.embeddings import EmbeddingBackend
 from cache.exact import ExactCache
 from cache.examiner import Examiner
 from cache.guard import load_guard
+from cache.judge.desk import DeskLimits, JudgeDesk
 from cache.owner_client import OwnerClient
 from cache.policies.build import build_policy
 from cache.policies.drift import Terms
@@ -32,6 +33,7 @@ from gateway.company import Company
 from gateway.deployments import node_name
 from gateway.facts import in_use, processes
 from gateway.feedback import Feedback
+from gateway.judging import judge_of
 from gateway.layers import LayerSpec, build_stranger, read_layers
 from gateway.limits.key_book import KeyBook
 from gateway.limits.plan import build_limits
@@ -40,7 +42,7 @@ from gateway.live_nodes import LiveNodes
 from gateway.parts import Access, AppParts, HealthCheck, ModelCard, StatsSource
 from gateway.refusals import StartRefused
 from gateway.route_hash import RouteHashes
-from gateway.routing import RoutingWatch, build_routes, choices_before_caches, price_of
+from gateway.routing import RoutingWatch, build_routes, choices_before_caches, price_of, remote_options
 from gateway.settings import BackendSettings, ModelSettings, Settings
 from gateway.supervisor.place import Sockets
 from gateway.supervisor.plan import database_url, redis_url
@@ -217,7 +219,7 @@ class _Wiring:
             "limits": lambda: self._limits.layer,
             "input_checks": lambda: InputChecks(self._checks.rules("input", self._guard)),
             "exact_cache": self._exact_cache,
-            "semantic_cache": self._semantic_cache,
+            "semantic_cache": lambda: self._semantic_cache(routes),
             "output_checks": lambda: OutputChecks(self._checks.rules("output", self._guard)),
             "router": lambda: None,  # the core, which is no layer
         }
@@ -263,7 +265,7 @@ class _Wiring:
         """Tell whether other workers or nodes may ask the same at the same time."""
         return self._settings.server.workers > 1 or self._settings.redis.url is not None
 
-    def _semantic_cache(self) -> Layer | None:
+    def _semantic_cache(self, routes: Mapping[str, Route]) -> Layer | None:
         semantic = self._settings.cache.semantic
         if not semantic.enabled:
             return None
@@ -280,6 +282,7 @@ class _Wiring:
             policy_of=partial(_always, self._checks.policy),
             examiner=examiner,
             shadow=self._learning.shadow(semantic.shadow_share),
+            judge=self._judge(routes, examiner),
             ledger=self._keeping.ledger,
             ttl_s=semantic.ttl_s,
             top_k=semantic.top_k,
@@ -287,6 +290,27 @@ class _Wiring:
         )
         self._closers.append(layer.aclose)
         return layer
+
+    def _judge(self, routes: Mapping[str, Route], examiner: Examiner) -> JudgeDesk | None:
+        chosen = self._settings.cache.semantic.judge
+        if chosen is None:
+            return None
+        judge = judge_of(
+            routes[chosen.model],
+            mark=self._routes.of(chosen.model),
+            standings=self._place.standings,
+            timeout_s=chosen.timeout_s,
+        )
+        limits = DeskLimits(
+            per_minute=chosen.per_minute / self._settings.server.workers,
+            share=chosen.share,
+            max_waiting=chosen.max_waiting,
+            min_similarity=chosen.min_similarity,
+        )
+        store = self._store
+        return self._learning.judge(
+            judge, model=chosen.model, limits=limits, store=store, leases=store, examiner=examiner
+        )
 
     def _stranger(self, spec: LayerSpec) -> Layer:
         layer = build_stranger(spec, folder=self._place.folder)
@@ -301,17 +325,8 @@ class _Wiring:
         is_engine = backend.type == "engine"
         engine = self._settings.engine
         return self._factory.create(
-            BackendOptions(
-                type=backend.type,
-                model=model.id,
-                upstream_model=backend.model,
-                base_url=backend.base_url,
-                api_key=backend.api_key,
-                provider=backend.provider,
-                drops=backend.drop_params,
-                connect_s=backend.timeout_s.connect,
-                first_token_s=backend.timeout_s.first_token,
-                total_s=backend.timeout_s.total,
+            replace(
+                remote_options(model, backend),
                 engine_address=(engine.connect or f"unix://{self._place.sockets.engine}") if is_engine else None,
                 model_path=_located(engine.model) if is_engine else None,
             )

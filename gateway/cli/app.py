@@ -29,6 +29,8 @@ models_app = typer.Typer(invoke_without_command=True, help="List the models of t
 app.add_typer(models_app, name="models")
 keys_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the keys that clients call with.")
 app.add_typer(keys_app, name="keys")
+judge_app = typer.Typer(no_args_is_help=True, help="Check the judge that the semantic cache may ask off the path.")
+app.add_typer(judge_app, name="judge")
 cache_app = typer.Typer(no_args_is_help=True, help="See what a running gateway's caches keep, and forget it.")
 app.add_typer(cache_app, name="cache")
 
@@ -177,6 +179,24 @@ def spend(config: Config = None) -> None:
     from gateway.cli import keys as command  # SQLAlchemy is not for every command
 
     command.spend(config)
+
+
+@judge_app.command("check")
+def check_judge(
+    pairs: Annotated[
+        Path | None, typer.Option(help="Rows {a, b, same_answer}; the 704 shipped ones by default.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many; at least 100 can pass.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there.")] = None,
+    config: Config = None,
+) -> None:
+    """Put labelled pairs to cache.semantic.judge: its word counts once it got 95 % right and refused 95 % of traps.
+
+    Each pair is one call of its model. The result is kept in the database; what serves on it knows within seconds.
+    """
+    from gateway.cli import judge as command  # backends are not for every command
+
+    raise typer.Exit(command.run(pairs=pairs, limit=limit, json_path=json_file, config=config))
 
 
 @cache_app.command("stats")

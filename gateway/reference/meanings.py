@@ -57,6 +57,12 @@ MEANINGS: Mapping[str, str] = {
     "cache.semantic.deadline_ms": "How long a look-up may take; after that it is a miss.",
     "cache.semantic.guard": "Let the difference guard veto: other numbers, names, negations, ...",
     "cache.semantic.wrong_to_call_cost": "How many calls a wrong answer costs: the bar of the learned policies follows from it.",  # noqa: E501 - one phrase
+    "cache.semantic.judge.model": "One of `models`, elsewhere: it says off the path whether near misses were right. Its word counts once `lamina judge check` was passed.",  # noqa: E501 - one phrase
+    "cache.semantic.judge.per_minute": "How often each node asks it at most.",
+    "cache.semantic.judge.share": "The share of near misses that it is asked about.",
+    "cache.semantic.judge.min_similarity": "The cosine from which a neighbour that was not served is a near miss.",
+    "cache.semantic.judge.max_waiting": "How many pairs wait for it in each worker; one more is dropped and counted.",
+    "cache.semantic.judge.timeout_s": "How long it may take.",
     "cache.semantic.shadow_share": "The share of hits that are asked again, to learn whether they were right.",
     "cache.semantic.max_batch_size": "How many texts are encoded at once.",
     "cache.semantic.max_queue_delay_ms": "How long a text waits for others to be encoded with it.",

@@ -80,6 +80,7 @@ def check_rules(settings: Settings) -> None:
     """Raise `SettingsError` for the first rule that does not hold."""
     _check_models(settings)
     _check_keys(settings)
+    _check_judge(settings)
     if settings.mlflow.serve and settings.mlflow.uri is not None:
         raise SettingsError("mlflow.serve: mlflow.uri names another MLflow; keep one of them")
     limits = (settings.limits.default, *settings.limits.teams.values())
@@ -127,6 +128,24 @@ def _check_choice(settings: Settings, model: ModelSettings, path: str) -> None:
     for size, chosen in zip(("small", "medium", "large"), model.route.models, strict=True):
         if chosen not in plain:
             raise SettingsError(f"{path}.{size}: '{chosen}' is no model with backends here; those: {', '.join(plain)}")
+
+
+def _check_judge(settings: Settings) -> None:
+    """A judge is a model of others': the built-in one is too small to judge, and an encoder says nothing."""
+    judge = settings.cache.semantic.judge
+    if judge is None:
+        return
+    path = "cache.semantic.judge.model"
+    fit = [model for model in settings.models if model.backends and not any(map(_is_ours, model.backends))]
+    if judge.model not in [model.id for model in fit]:
+        others = ", ".join(model.id for model in fit) or "none"
+        raise SettingsError(f"{path}: '{judge.model}' is no model with backends elsewhere; those: {others}")
+    if not settings.uses_semantic_cache:
+        raise SettingsError(f"{path}: there is no semantic cache to judge for; take it out, or turn the cache on")
+
+
+def _is_ours(backend: BackendSettings) -> bool:
+    return backend.type in ("engine", "embedder")
 
 
 def _check_backend(settings: Settings, backend: BackendSettings, path: str) -> None:

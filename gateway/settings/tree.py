@@ -156,6 +156,21 @@ class ExactSettings(Section):
     ttl_s: PositiveFloat = 86400
 
 
+class JudgeSettings(Section):
+    """A model that says off the path whether near misses would have been right: one of `models`, asked at most
+    `per_minute` times by each node, about a `share` of neighbours whose cosine is `min_similarity` or more.
+
+    Its word counts once `lamina judge check` was passed. The two questions go to its backends.
+    """
+
+    model: str
+    per_minute: PositiveFloat = 30
+    share: Share = 1.0
+    min_similarity: Cosine = 0.8
+    max_waiting: PositiveInt = 256
+    timeout_s: PositiveFloat = 30
+
+
 class SemanticSettings(Section):
     """The semantic cache; `threshold` is the cosine bar of the policy `static`, `model` the owner's encoder.
 
@@ -172,6 +187,7 @@ class SemanticSettings(Section):
     guard: bool = True
     wrong_to_call_cost: Annotated[float, Field(ge=1, le=1_000_000)] = 25
     shadow_share: Share = 0.01
+    judge: JudgeSettings | None = None
     max_batch_size: PositiveInt = 32
     max_queue_delay_ms: Annotated[float, Field(ge=0)] = 2
     model: str = EMBEDDING_MODEL
@@ -235,11 +251,6 @@ class LimitsSettings(Section):
     teams: dict[str, LimitSettings] = {}
 
 
-class LogSettings(Section):
-    """What of each call is kept, for how long, and where it goes beside SQL and MLflow.
-
-    `content` is `full` on loopback and `redacted` elsewhere where it is not set.
-    """
 class CollectorSettings(Section):
     """An OpenTelemetry collector that traces go to over HTTP: the whole address, and what it wants as headers."""
 
@@ -256,14 +267,19 @@ class LinesSettings(Section):
     fsync: bool = True
 
 
+class LogSettings(Section):
+    """What of each call is kept, for how long, and where it goes beside SQL and MLflow.
+
+    `content` is `full` on loopback and `redacted` elsewhere where it is not set.
+    """
 
     content: Literal["full", "redacted", "none"] | None = None
     sample: Share = 1.0
     retention_days: PositiveInt = 30
-
-
     otlp: tuple[CollectorSettings, ...] = ()
     jsonl: LinesSettings | None = None
+
+
 class EngineSettings(Section):
     """The built-in engine; `connect` is the address of one that runs elsewhere (`tcp://host:port`)."""
 
