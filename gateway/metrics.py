@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.values import ValueClass
 
 from gateway.cache_metrics import CacheMetrics, PriceOf
+from gateway.check_metrics import CheckMetrics
 from gateway.exchange import Exchange
 from logging_layer.stages import stage_times
 
@@ -88,6 +89,7 @@ class Metrics:
         self._stages = functools.cache(_stages(registry).labels)
         self._num_calls = 0
         self.cache = CacheMetrics(registry)
+        self._checks = CheckMetrics(registry)
 
     def know(self, models: Iterable[str], *, price_of: PriceOf | None = None) -> None:
         """Count these models by name, too, from now on, and what caches save by these prices."""
@@ -112,6 +114,7 @@ class Metrics:
         self._requests(endpoint, model, str(exchange.status), cache).inc()
         self._durations(endpoint, cache).observe(time.monotonic() - exchange.started)
         self.cache.observe(exchange.notes, exchange.usage, model=exchange.model)
+        self._checks.observe(exchange.notes, is_timed=self._num_calls % _STAGES_EVERY == 0)
         if exchange.first_event_at is None:
             return
         self._overheads(endpoint, cache).observe(exchange.overhead_s())

@@ -1,0 +1,40 @@
+"""What the checks do, as metrics: how often each one ran, what it found, and how long it took."""
+
+from __future__ import annotations
+
+import functools
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from orchestration.core.notes import Notes
+
+_SECONDS = (0.000002, 0.00001, 0.00005, 0.0002, 0.001, 0.005, 0.02, 0.1, 0.5, 2, 10)
+
+
+class CheckMetrics:
+    """Count the checks of calls that end. Names of checks are the settings', so their number is bounded."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        runs = Counter(
+            "lamina_checks",
+            "Checks that ran: what each found (pass, rewrite, block, error), and what was done about it.",
+            ["check", "stage", "verdict", "action"],
+            registry=registry,
+        )
+        seconds = Histogram(
+            "lamina_check_seconds",
+            "How long a check took over one call, of every eighth call.",
+            ["check", "stage"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        # `labels` costs more than counting does; its values come from closed lists, so these caches are bounded.
+        self._runs = functools.cache(runs.labels)
+        self._seconds = functools.cache(seconds.labels)
+
+    def observe(self, notes: Notes, *, is_timed: bool) -> None:
+        """Count one call's checks, and their times where `is_timed`."""
+        for note in notes.checks:
+            self._runs(note.check, note.stage, note.verdict, note.action).inc()
+            if is_timed:
+                self._seconds(note.check, note.stage).observe(note.duration_ms / 1000.0)

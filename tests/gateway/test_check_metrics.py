@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from gateway.check_metrics import CheckMetrics
+from orchestration.core import CheckNote, Notes
+
+
+def test_checks_are_counted_by_what_they_found_and_timed_now_and_then() -> None:
+    registry = CollectorRegistry()
+    metrics = CheckMetrics(registry)
+    notes = Notes()
+    notes.checks += [
+        CheckNote("length", "input", "pass", "none", duration_ms=0.5),
+        CheckNote("secrets", "input", "rewrite", "rewrite", duration_ms=2.0),
+    ]
+
+    for is_timed in (True, False, False):
+        metrics.observe(notes, is_timed=is_timed)
+
+    found = {"check": "secrets", "stage": "input", "verdict": "rewrite", "action": "rewrite"}
+    assert registry.get_sample_value("lamina_checks_total", found) == 3
+    assert registry.get_sample_value("lamina_check_seconds_sum", {"check": "length", "stage": "input"}) == 0.0005
