@@ -7,10 +7,9 @@ and calls `prometheus_client.multiprocess.mark_process_dead(pid)` when one has d
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -21,6 +20,7 @@ from prometheus_client.values import ValueClass
 from gateway.cache_metrics import CacheMetrics, PriceOf
 from gateway.check_metrics import CheckMetrics
 from gateway.exchange import Exchange
+from gateway.tallies import Tallies
 from logging_layer.stages import stage_times
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -79,14 +79,14 @@ class Metrics:
             "lamina_tokens", "Tokens of answers, as their backends counted.", ["model", "type"], registry=registry
         )
 
-        # `labels` costs more than counting does; its values come from closed lists, so these caches are bounded.
-        self._requests = functools.cache(requests.labels)
-        self._durations = functools.cache(durations.labels)
-        self._overheads = functools.cache(overheads.labels)
-        self._first_events = functools.cache(first_events.labels)
-        self._running = functools.cache(running.labels)
-        self._tokens = functools.cache(tokens.labels)
-        self._stages = functools.cache(_stages(registry).labels)
+        self._tallies = tallies = Tallies()
+        self._requests = tallies.counter(requests)
+        self._durations = tallies.histogram(durations)
+        self._overheads = tallies.histogram(overheads)
+        self._first_events = tallies.histogram(first_events)
+        self._running = tallies.gauge(running)
+        self._tokens = tallies.counter(tokens)
+        self._stages = tallies.histogram(_stages(registry))
         self._num_calls = 0
         self.cache = CacheMetrics(registry)
         self._checks = CheckMetrics(registry)
@@ -97,21 +97,16 @@ class Metrics:
         if price_of is not None:
             self.cache.price_of = price_of
 
-    @contextmanager
-    def in_flight(self, endpoint: str) -> Iterator[None]:
+    def in_flight(self, endpoint: str) -> AbstractContextManager[None]:
         """Count a call as running meanwhile."""
-        gauge = self._running(endpoint)
-        gauge.inc()
-        try:
-            yield
-        finally:
-            gauge.dec()
+        return self._running(endpoint)
 
     def observe(self, exchange: Exchange) -> None:
-        """Count a request that has ended."""
+        """Count a request that has ended; for use in one event loop."""
+        self._tallies.touched()
         endpoint, cache = exchange.label, exchange.notes.cache.status.value
         model = exchange.model if exchange.model in self._models else "other" if exchange.model else ""
-        self._requests(endpoint, model, str(exchange.status), cache).inc()
+        self._requests(endpoint, model, str(exchange.status), cache).waiting += 1
         self._durations(endpoint, cache).observe(time.monotonic() - exchange.started)
         self.cache.observe(exchange.notes, exchange.usage, model=exchange.model)
         self._checks.observe(exchange.notes, is_timed=self._num_calls % _STAGES_EVERY == 0)
@@ -123,10 +118,15 @@ class Metrics:
         if self._num_calls % _STAGES_EVERY == 1:
             for stage, taken_ms in stage_times(exchange.notes).items():
                 self._stages(stage).observe(taken_ms / 1000.0)
-        if exchange.usage is not None:
-            self._tokens(model, "prompt").inc(exchange.usage.prompt_tokens)
-            self._tokens(model, "completion").inc(exchange.usage.completion_tokens)
-            self._tokens(model, "cached_prompt").inc(exchange.usage.cached_tokens)
+        usage = exchange.usage
+        if usage is not None:
+            self._tokens(model, "prompt").waiting += usage.prompt_tokens
+            self._tokens(model, "completion").waiting += usage.completion_tokens
+            self._tokens(model, "cached_prompt").waiting += usage.cached_tokens
+
+    def tell(self) -> None:
+        """Let `render` know what was counted up to now, which it else hears of within a quarter of a second."""
+        self._tallies.tell()
 
     def render(self, others: Iterable[Collector]) -> bytes:
         """Write everything in Prometheus' text format; reads files where there are several workers."""

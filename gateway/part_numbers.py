@@ -69,6 +69,7 @@ class MetricsPage:
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answer a scrape, whichever parts are down."""
+        self._metrics.tell()
         body = await asyncio.to_thread(self._metrics.render, [await self.numbers()])
         await exchange.reply(200, body, content_type=CONTENT_TYPE)
 

@@ -135,6 +135,7 @@ async def _serve(settings: Settings, options: argparse.Namespace, *, mark: str) 
     finally:
         await control.aclose()
         await generations.aclose()
+        metrics.tell()
         await place.spool.aclose()
 
 

@@ -211,10 +211,12 @@ async def test_metrics_survive_a_part_that_is_down() -> None:
 
 def test_metrics_of_several_processes_are_merged(tmp_path: Path) -> None:
     counting = (
-        "from pathlib import Path\nfrom gateway.exchange import Exchange\nfrom gateway.metrics import Metrics\n"
+        "import asyncio\nfrom pathlib import Path\nfrom gateway.exchange import Exchange\nfrom gateway.metrics import Metrics\n"
         f"metrics = Metrics(['tiny'], folder=Path({str(tmp_path)!r}))\n"
-        "exchange = Exchange({'headers': []}, None, None)\nexchange.status = 200\nmetrics.observe(exchange)\n"
-        "print(metrics.render([]).decode())"
+        "async def count() -> None:\n"
+        "    exchange = Exchange({'headers': []}, None, None)\n    exchange.status = 200\n"
+        "    metrics.observe(exchange)\n    metrics.tell()\n"
+        "asyncio.run(count())\nprint(metrics.render([]).decode())"
     )
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     pages = [subprocess.check_output([sys.executable, "-c", counting], env=environment, text=True) for _ in range(2)]
