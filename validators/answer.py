@@ -15,7 +15,7 @@ from validators.shadow import normalise
 
 
 class Answer:
-    """Take an answer's events one by one and give back those that may go out. Raises `Blocked`.
+    """Take an answer's events one by one and give back those that may go out. Raises `Blocked`, and `Reask` at the end.
 
     Where one rule holds, the whole answer is held until its `Finish`, at most `max_held_chars` of it. Otherwise
     each text is held back by its longest match, and let go when its choice goes on with another text. `Start` waits
@@ -45,6 +45,11 @@ class Answer:
                 return self._after_head(await self._take_delta(event))
             case Finish():
                 return self._after_head([*await self._end(event), event])
+
+    def text(self) -> str:
+        """Return the first choice's text as far as it is held."""
+        channel = self._channels.get((0, Part.TEXT, 0))
+        return channel.text() if channel is not None else ""
 
     async def _take_delta(self, event: Delta) -> list[Event]:
         key = key_of(event)

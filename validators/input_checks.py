@@ -13,6 +13,7 @@ from orchestration.core.errors import CheckUnavailable, InvalidRequest
 from validators.check import Context, Outcome, Stage, Subject
 from validators.edits import Edit, edited, merged, on_original
 from validators.policy import Rule, Tally
+from validators.scope import CallerOf, nobody
 from validators.shadow import Shadow, normalise
 from validators.texts import Path, Text, texts_of, token_ids_of, with_texts
 
@@ -26,12 +27,13 @@ class InputChecks:
     in place of a text are such a case too.
     """
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], *, caller_of: CallerOf = nobody) -> None:
         self._rules = tuple(rules)
+        self._caller_of = caller_of
 
     async def __call__(self, call: Call, next: Handler, /) -> AsyncGenerator[Event, None]:
         """Answer the call as the checks leave it; what they block never reaches `next`."""
-        rules = [rule for rule in self._rules if rule.check.applies(call.request)]
+        rules = [rule for rule in self._rules if rule.stands_for(call, self._caller_of)]
         tally = Tally(call, rules, Stage.INPUT)
         try:
             request = await _checked(call.request, rules, tally)

@@ -11,6 +11,8 @@ from typing import NoReturn
 from orchestration.core import Call, CheckNote, Request
 from orchestration.core.errors import Blocked, CheckUnavailable
 from validators.check import PASSED, Check, Context, Outcome, Stage, Verdict
+from validators.reask import Reask, can_ask_again
+from validators.scope import EVERYTHING, CallerOf, Scope
 
 RETRY_AFTER_S = 2.0
 
@@ -21,6 +23,7 @@ class OnFail(StrEnum):
     BLOCK = "block"
     REWRITE = "rewrite"
     FLAG = "flag"
+    REASK = "reask"
 
 
 class Mode(StrEnum):
@@ -43,12 +46,18 @@ class Fail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A check and what is done about it."""
+    """A check, what is done about it, and for which calls; `reasks` is how often the model is asked again."""
 
     check: Check
     on_fail: OnFail
     mode: Mode
     fail: Fail
+    scope: Scope = EVERYTHING
+    reasks: int = 1
+
+    def stands_for(self, call: Call, caller_of: CallerOf) -> bool:
+        """Tell whether the rule is meant for this call."""
+        return self.scope.holds(call, caller_of) and self.check.applies(call.request)
 
     @property
     def only_tells(self) -> bool:
@@ -57,13 +66,17 @@ class Rule:
 
 
 class Tally:
-    """Run the rules' checks for one call and keep what came of it, one `CheckNote` for each check that ran."""
+    """Run the rules' checks for one call and keep what came of it, one `CheckNote` for each check that ran.
+
+    `num_reasks` counts how often the model was asked again; whoever does that counts it.
+    """
 
     def __init__(self, call: Call, rules: Sequence[Rule], stage: Stage) -> None:
         self.stage = stage
         self._call = call
         self._lines = {id(rule): _Line(rule) for rule in rules}
         self._is_recorded = False
+        self.num_reasks = 0
 
     @property
     def request(self) -> Request:
@@ -76,7 +89,7 @@ class Tally:
         """Run a check and return what is to be rewritten, which is nothing where the rule only tells.
 
         Matches that begin at `limit` or later are not final yet and are left out. Raises
-        `Blocked` where the rule blocks, and `CheckUnavailable` where the check failed closed.
+        `Blocked` where the rule blocks, `CheckUnavailable` where the check failed closed, and `Reask`.
         """
         line = self._lines[id(rule)]
         begun = time.perf_counter()
@@ -128,6 +141,9 @@ class Tally:
         if rule.on_fail is OnFail.REWRITE and verdict.outcome is Outcome.REWRITE:
             line.action = "rewritten"
             return verdict
+        if rule.on_fail is OnFail.REASK and self.num_reasks < rule.reasks and can_ask_again(self._call):
+            line.action = "reasked"
+            raise Reask(verdict.reason or f"the check '{rule.check.name}' refuses it")
         line.action = "blocked"
         self._refuse(rule, verdict, param)
 
@@ -151,13 +167,16 @@ class _Line:
         self.rule = rule
         self.outcome: Outcome | None = None
         self.reason: str | None = None
+        self.score: float | None = None
         self.action = "passed"
         self.duration_ms = 0.0
         self.has_failed = False
 
     def note(self, verdict: Verdict) -> None:
         if self.outcome is None or _WEIGHT[verdict.outcome] > _WEIGHT[self.outcome]:
-            self.outcome, self.reason = verdict.outcome, verdict.reason
+            self.outcome, self.reason, self.score = verdict.outcome, verdict.reason, verdict.score
+        elif verdict.score is not None and verdict.outcome is self.outcome:
+            self.score = max(verdict.score, self.score or 0.0)
 
     def written(self, stage: Stage) -> CheckNote:
         assert self.outcome is not None, "only a check that ran is written"
@@ -168,4 +187,6 @@ class _Line:
             action=self.action,
             reason=self.reason,
             duration_ms=round(self.duration_ms, 4),
+            version=self.rule.check.version,
+            score=self.score,
         )

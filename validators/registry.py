@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from validators.banned_words import create_banned_words
+from validators.breaker import OPEN_S, OPENS_AFTER, Bounds, Guarded
 from validators.check import Check, Cost, Options, Stage, Subject
 from validators.distribution import create_distribution
 from validators.grounding import create_grounding
@@ -22,14 +23,16 @@ from validators.options import read
 from validators.pii import create_pii
 from validators.policy import Fail, Mode, OnFail, Rule
 from validators.prompt_injection import create_prompt_injection
+from validators.reask import MAX_REASKS
 from validators.regex import create_regex
+from validators.scope import Scope, read_scope
 from validators.secrets import create_secrets
 from validators.shadow import NORMALISATION
 from validators.sql import create_sql
 from validators.topics import create_competitors, create_topics
 from validators.urls import create_urls
 
-PIPELINE_VERSION = "1"
+PIPELINE_VERSION = "2"
 """Part of the policy's hash: it changes when rules are put together or texts are gathered in another way."""
 
 OWN: Mapping[str, Callable[[Options], Check]] = {
@@ -53,6 +56,8 @@ BORROWED = "guardrails/"
 TIMEOUT = "timeout_s"
 DEFAULT_TIMEOUT_S = 2.0
 MAX_TIMEOUT_S = 30.0
+MARGIN_S = 0.5
+"""What a check's own time limit is given to be told of before the deadline around it cuts in."""
 
 Word = TypeVar("Word", OnFail, Mode, Fail)
 
@@ -61,6 +66,9 @@ Word = TypeVar("Word", OnFail, Mode, Fail)
 class CheckSpec:
     """A check as the settings name it. `mode` None means: the lightest that keeps its promise.
 
+    `only_for` says for which calls it stands (all, where it is None). One run may take `deadline_ms`; after
+    `breaker_after` failures in a row it is left alone for `breaker_open_s`. With `on_fail: reask` the model is asked
+    again `reasks` times.
     `options` are the check's own; for a `guardrails/...` check its constructor's, and `timeout_s`.
     """
 
@@ -68,6 +76,11 @@ class CheckSpec:
     on_fail: str = "block"
     mode: str | None = None
     fail: Literal["open", "closed"] = "closed"
+    only_for: Mapping[str, Any] | None = None
+    deadline_ms: float | None = None
+    breaker_after: int = OPENS_AFTER
+    breaker_open_s: float = OPEN_S
+    reasks: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,11 +122,11 @@ def _parse(row: Mapping[str, Any], where: str) -> CheckSpec:
     name = rest.pop("check", None)
     if not isinstance(name, str):
         raise ValueError(f"{where}.check: must name a check; known: {_known()}")
-    on_fail, mode, fail = (rest.pop(key, default) for key, default in _DEFAULTS)
-    return CheckSpec(check=name, on_fail=on_fail, mode=mode, fail=fail, options=rest)
+    common = {key: rest.pop(key) for key in _COMMON if key in rest}
+    return CheckSpec(check=name, options=rest, **common)
 
 
-_DEFAULTS = (("on_fail", "block"), ("mode", None), ("fail", "closed"))
+_COMMON = ("on_fail", "mode", "fail", "only_for", "deadline_ms", "breaker_after", "breaker_open_s", "reasks")
 
 
 def _build(spec: CheckSpec, stage: Stage, where: str, worker: GuardrailsClient | None) -> Rule:
@@ -124,11 +137,42 @@ def _build(spec: CheckSpec, stage: Stage, where: str, worker: GuardrailsClient |
     if stage not in check.stages:
         allowed = ", ".join(sorted(check.stages))
         raise ValueError(f"{where}.check: {spec.check} is a check of the {allowed}, not of the {stage}")
-    on_fail = _on_fail(spec, where)
+    on_fail = _word(OnFail, spec.on_fail, f"{where}.on_fail")
     if on_fail is OnFail.REWRITE and stage not in check.rewrites:
         raise ValueError(f"{where}.on_fail: {spec.check} cannot rewrite the {stage}; use block or flag")
-    mode = _mode(spec, check, stage, on_fail, where)
-    return Rule(check=check, on_fail=on_fail, mode=mode, fail=_word(Fail, spec.fail, f"{where}.fail"))
+    if on_fail is OnFail.REASK and stage is Stage.INPUT:
+        raise ValueError(f"{where}.on_fail: a request cannot be asked for again; use block, rewrite or flag")
+    if not 1 <= spec.reasks <= MAX_REASKS:
+        raise ValueError(f"{where}.reasks: must be from 1 to {MAX_REASKS}, not {spec.reasks}")
+    return Rule(
+        check=Guarded(check, bounds=_bounds(spec, where)),
+        on_fail=on_fail,
+        mode=_mode(spec, check, stage, on_fail, where),
+        fail=_word(Fail, spec.fail, f"{where}.fail"),
+        scope=_scope(spec, where),
+        reasks=spec.reasks,
+    )
+
+
+def _bounds(spec: CheckSpec, where: str) -> Bounds:
+    usual_ms = 1000.0 * (float(spec.options.get(TIMEOUT) or DEFAULT_TIMEOUT_S) + MARGIN_S)
+    deadline_ms = usual_ms if spec.deadline_ms is None else spec.deadline_ms
+    if not 0 < deadline_ms <= 1000.0 * (MAX_TIMEOUT_S + MARGIN_S):
+        raise ValueError(
+            f"{where}.deadline_ms: must be above 0 and at most {1000 * MAX_TIMEOUT_S:g}, not {deadline_ms:g}"
+        )
+    if spec.breaker_after < 1:
+        raise ValueError(f"{where}.breaker_after: must be at least 1, not {spec.breaker_after}")
+    if spec.breaker_open_s <= 0:
+        raise ValueError(f"{where}.breaker_open_s: must be above 0, not {spec.breaker_open_s:g}")
+    return Bounds(deadline_s=deadline_ms / 1000.0, opens_after=spec.breaker_after, open_s=spec.breaker_open_s)
+
+
+def _scope(spec: CheckSpec, where: str) -> Scope:
+    try:
+        return read_scope(spec.only_for)
+    except ValueError as exc:
+        raise ValueError(f"{where}.only_for.{exc}") from exc
 
 
 def _create(spec: CheckSpec, worker: GuardrailsClient | None) -> Check:
@@ -147,19 +191,19 @@ def _create(spec: CheckSpec, worker: GuardrailsClient | None) -> Check:
     return GuardrailsCheck(spec.check, options, worker, timeout_s=timeout_s)
 
 
-def _on_fail(spec: CheckSpec, where: str) -> OnFail:
-    if spec.on_fail in ("reask", "re-ask", "re_ask"):
-        raise ValueError(f"{where}.on_fail: asking the model again is not built; use block, rewrite or flag")
-    return _word(OnFail, spec.on_fail, f"{where}.on_fail")
-
-
 def _mode(spec: CheckSpec, check: Check, stage: Stage, on_fail: OnFail, where: str) -> Mode:
     if spec.mode is None:
         if on_fail is OnFail.FLAG:
             return Mode.OBSERVE
+        if on_fail is OnFail.REASK:
+            return Mode.HOLD
         is_bounded = check.longest_match is not None and check.subject is Subject.CONTENT
         return Mode.WINDOW if is_bounded and stage is Stage.OUTPUT else Mode.HOLD
     mode = _word(Mode, spec.mode, f"{where}.mode")
+    if on_fail is OnFail.REASK and mode is not Mode.HOLD:
+        raise ValueError(
+            f"{where}.mode: an answer that may be asked for again is held whole; use hold, or leave it out"
+        )
     if stage is Stage.INPUT and mode is not Mode.OBSERVE:
         raise ValueError(f"{where}.mode: {mode} is for streams; a request is always whole (leave it out, or: observe)")
     if mode is Mode.WINDOW and (check.longest_match is None or check.cost is Cost.WORKER):
@@ -176,7 +220,7 @@ def _word(kind: type[Word], value: object, where: str) -> Word:
 
 def _identity(spec: CheckSpec) -> list[Any]:
     version = KNOWN[spec.check].code_version() if spec.check in KNOWN else _version(spec)
-    return [spec.check, version, dict(spec.options), spec.mode, spec.on_fail, spec.fail]
+    return [spec.check, version, dict(spec.options), spec.mode, spec.on_fail, spec.fail, spec.only_for, spec.reasks]
 
 
 def _version(spec: CheckSpec) -> str:

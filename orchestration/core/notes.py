@@ -75,7 +75,10 @@ class CacheNote:
 
 @dataclass(frozen=True, slots=True)
 class CheckNote:
-    """One check's verdict: pass, rewrite, block or error, and what was done about it."""
+    """One check's verdict: pass, rewrite, block or error, and what was done about it.
+
+    `version` is the check's code's; `score` what a check that scores went by, from 0 to 1.
+    """
 
     check: str
     stage: str
@@ -83,6 +86,8 @@ class CheckNote:
     action: str
     reason: str | None = None
     duration_ms: float = 0.0
+    version: str = ""
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

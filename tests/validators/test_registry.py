@@ -47,11 +47,29 @@ CLIENT = GuardrailsClient(Path("/nowhere/guard.sock"))
             "validators.output[0].mode: guardrails/valid-length",
         ),
         ("input", {**WORDS, "mode": "hold"}, "validators.input[0].mode: hold is for streams"),
-        ("output", {**WORDS, "on_fail": "reask"}, "validators.output[0].on_fail: asking the model again is not built"),
+        ("input", {**WORDS, "on_fail": "reask"}, "validators.input[0].on_fail: a request cannot be asked for again"),
+        ("output", {**WORDS, "on_fail": "reask", "mode": "window"}, "validators.output[0].mode: an answer that may be"),
+        (
+            "output",
+            {**WORDS, "on_fail": "reask", "reasks": 4},
+            "validators.output[0].reasks: must be from 1 to 3, not 4",
+        ),
+        ("output", {**WORDS, "deadline_ms": 0}, "validators.output[0].deadline_ms: must be above 0"),
+        ("output", {**WORDS, "breaker_after": 0}, "validators.output[0].breaker_after: must be at least 1"),
+        (
+            "output",
+            {**WORDS, "only_for": {"key": ["a"]}},
+            "validators.output[0].only_for.key: no such option here; known: keys",
+        ),
+        (
+            "output",
+            {**WORDS, "only_for": {"kinds": ["a"]}},
+            "validators.output[0].only_for.kinds: 'a' is not known; known: chat",
+        ),
         (
             "output",
             {**WORDS, "on_fail": "fix"},
-            "validators.output[0].on_fail: must be one of block, rewrite, flag, not 'fix'",
+            "validators.output[0].on_fail: must be one of block, rewrite, flag, reask, not 'fix'",
         ),
         ("output", {**WORDS, "fail": "maybe"}, "validators.output[0].fail: must be one of open, closed"),
         (
@@ -140,6 +158,8 @@ def test_the_hash_of_the_policy_changes_with_everything_that_decides(monkeypatch
         policy_hash([], [replace(spec, on_fail="rewrite")]),
         policy_hash([], [replace(spec, mode="hold")]),
         policy_hash([], [replace(spec, fail="open")]),
+        policy_hash([], [replace(spec, only_for={"keys": ["a"]})]),
+        policy_hash([], [replace(spec, reasks=2)]),
         policy_hash([], [CheckSpec("guardrails/secrets-present")]),
     ]
     assert policy_hash([], [spec]) == variants[1]
