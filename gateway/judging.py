@@ -24,7 +24,7 @@ from logging_layer.labels import Label, LabelBook, LabelsDown, LabelSource
 from orchestration.core import Route, Router
 from orchestration.core.standing import Standings
 
-INTERVAL_S = 15.0
+INTERVAL_S = 5.0
 _UNKNOWN = "whether it was checked is not known yet"
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from gateway.admin_parts import AdminParts
 from gateway.app import create_app
 from gateway.cache_admin import CacheAdmin, cache_routes
 from gateway.feedback import Feedback, feedback_routes
+from gateway.judging import judge_routes
 from gateway.parts import Access, AppParts
 from gateway.policy_admin import policy_routes
 from gateway.reference.tables import table
@@ -47,7 +48,8 @@ def document() -> dict[str, Any]:
     calls = _NoCalls()
     feedback = Feedback(calls=calls, labels=LabelBook(_NOWHERE), store=MemoryStore())
     keeping = cache_routes(CacheAdmin(Catalogue("unix:///nowhere")))
-    admin = AdminParts(routers=(feedback_routes(feedback), policy_routes(PolicyHistory(_NOWHERE)), keeping))
+    learning = (feedback_routes(feedback), policy_routes(PolicyHistory(_NOWHERE)), judge_routes(dict))
+    admin = AdminParts(routers=(*learning, keeping))
     parts = AppParts(handler=_nothing, models=(), access=Access(tenant_key=Secret("")), calls=calls, admin=admin)
     return create_app(parts).openapi()
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cache.decide import decide
+from cache.decide import Decision, decide, decide_alias
 from cache.examiner import NO_QUESTION
 from cache.guard import GUARD_VERSION, Guard
 from cache.partition import Question, last_text
@@ -36,6 +36,22 @@ class CacheReplay:
             if candidate.inputs is not None:
                 yield self._odds(cache, candidate)
         yield from self._vetoes(record, candidates, questions)
+        if cache.get("is_alias"):
+            yield self._alias(record, questions)
+
+    def _alias(self, record: Record, questions: Mapping[str, str]) -> Finding:
+        """Ask again whether the alias may be served: whether the guard and the request's floor let it."""
+        cache = record["cache"]
+        asked, question = last_user_text(record), questions.get(cache["entry"])
+        if cache["guard_version"] not in (None, GUARD_VERSION):
+            note = f"made by guard {cache['guard_version']}, this version has {GUARD_VERSION}"
+            return Finding("alias", Verdict.UNKNOWN, cache["entry"], note=note)
+        if asked is None or question is None:
+            return Finding("alias", Verdict.REDACTED, cache["entry"], note="a question is not in the log")
+        veto = None if cache["guard_version"] is None else self._guard(asked, question)
+        alias = Candidate(cache["entry"], cache["similarity"], veto=veto.reason if veto else None)
+        decision = decide_alias(Decision(None, None, ""), alias, floor=record["controls"]["threshold"])
+        return compared("alias", recorded=cache["entry"], recomputed=decision.entry)
 
     def _odds(self, cache: Record, candidate: Candidate) -> Finding:
         ours = f"calibrated-{RULE_VERSION}/{self._model.version}"
@@ -50,7 +66,8 @@ class CacheReplay:
     def _vetoes(self, record: Record, candidates: list[Candidate], questions: Mapping[str, str]) -> Iterator[Finding]:
         version = record["cache"]["guard_version"]
         examined = [one for one in candidates if one.veto is not None or one.inputs is not None]
-        examined += [one for one in candidates if one.entry == record["cache"]["entry"] and one not in examined]
+        if not record["cache"].get("is_alias"):  # what the guard says of those is looked at as they are
+            examined += [one for one in candidates if one.entry == record["cache"]["entry"] and one not in examined]
         if version is None or not examined:
             return
         if version != GUARD_VERSION:
@@ -94,13 +111,16 @@ def _choice(record: Record, candidates: list[Candidate]) -> Finding:
     if any(key.startswith("redacted-key") for key in unusable):
         return Finding("cache", Verdict.REDACTED, note="which entries were unusable is not in the log")
     decision = decide(candidates, bar=cache["threshold"], unusable=unusable)
+    if cache.get("is_alias"):
+        alias = Candidate(cache["entry"], cache["similarity"])
+        decision = decide_alias(decision, alias, floor=record["controls"]["threshold"])
     is_hit = cache["status"] == CacheStatus.SEMANTIC
     recorded = {"entry": cache["entry"] if is_hit else None, "reason": reason}
     recomputed = {"entry": decision.entry, "reason": decision.reason if isinstance(reason, str) else reason}
     return compared("cache", recorded=recorded, recomputed=recomputed)
 
 
-_DECIDED = frozenset({"served", "no_candidates", "below_bar", "unusable", "vetoed", "unlikely"})
+_DECIDED = frozenset({"served", "no_candidates", "below_bar", "unusable", "vetoed", "unlikely", "alias"})
 
 
 def _candidate(fields: Record) -> Candidate:

@@ -25,6 +25,9 @@ from orchestration.core.chooser import Chooser
 from orchestration.core.complexity import ModelChoice
 from orchestration.core.route import Route
 from orchestration.core.standing import Standings
+from tests.cache.judge import test_desk as judging
+from tests.cache.judge.test_desk import World
+from tests.cache.scripted import PARIS, a_call
 from tests.cache.test_semantic import COSINES, TableIndex
 from tests.logging_layer.samples import Kept
 from tests.orchestration.scripts import Scripted, answer
@@ -155,6 +158,52 @@ async def test_a_masked_secret_leaves_nothing_to_check_again() -> None:
 
     assert "sk-proj" not in json.dumps(records[0])
     assert next(one for one in findings[0] if one.part == "input_checks").verdict is Verdict.REDACTED
+
+
+async def an_alias(spool: Kept) -> None:
+    """Have a near miss approved, and served when it is asked again."""
+    world = World()
+    await world.near_miss()
+    await world.judged()
+    log = CallLog(spool, content="full", worker="w")
+    world.core.events = PARIS
+    for id, text in (("c3", judging.FRANCE), ("c4", judging.NEAR)):
+        call = a_call(id, messages=[{"role": "user", "content": text}], temperature=0)
+        async for _ in compose([log, world.cache], world.core)(call):
+            pass
+
+
+async def test_an_alias_comes_out_as_it_was_served() -> None:
+    spool = Kept()
+    await an_alias(spool)
+
+    records, findings = await replayed(spool)
+
+    assert (records[1]["cache"]["status"], records[1]["cache"]["is_alias"]) == ("semantic", True)
+    assert {(one.part, one.verdict) for one in findings[1]} == {("cache", Verdict.AGREES), ("alias", Verdict.AGREES)}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "part"),
+    [
+        (("controls", "threshold"), 0.95, "cache"),
+        (("cache", "threshold"), 0.85, "cache"),
+        (("content", "request", "messages", 0, "content"), "what is the capital of Germany?", "alias"),
+    ],
+)
+async def test_an_alias_that_was_not_to_be_served_differs(path: tuple[str | int, ...], value: Any, part: str) -> None:
+    spool = Kept()
+    await an_alias(spool)
+    records = [json.loads(record.to_json()) for record in spool.records]
+    *way, last = path
+    place = records[1]
+    for step in way:
+        place = place[step]
+    place[last] = value
+
+    findings = await replayer().of(records[1], questions=questions_in(records))
+
+    assert part in {finding.part for finding in findings if finding.verdict is Verdict.DIFFERS}
 
 
 async def test_odds_of_another_versions_scorer_are_unknown() -> None:
