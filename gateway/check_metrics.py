@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from orchestration.core.notes import Notes
 
 _SECONDS = (0.000002, 0.00001, 0.00005, 0.0002, 0.001, 0.005, 0.02, 0.1, 0.5, 2, 10)
+_KINDS = frozenset({"timeout", "raised", "breaker_open", "unavailable", "busy"})
+"""What a failure's reason begins with."""
 
 
 class CheckMetrics:
@@ -28,13 +30,27 @@ class CheckMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        failures = Counter(
+            "lamina_check_failures",
+            "Checks that could not run: timeout, raised, breaker_open, unavailable, busy, or other.",
+            ["check", "stage", "kind"],
+            registry=registry,
+        )
         # `labels` costs more than counting does; its values come from closed lists, so these caches are bounded.
         self._runs = functools.cache(runs.labels)
         self._seconds = functools.cache(seconds.labels)
+        self._failures = functools.cache(failures.labels)
 
     def observe(self, notes: Notes, *, is_timed: bool) -> None:
         """Count one call's checks, and their times where `is_timed`."""
         for note in notes.checks:
             self._runs(note.check, note.stage, note.verdict, note.action).inc()
+            if note.verdict == "error":
+                self._failures(note.check, note.stage, _kind(note.reason)).inc()
             if is_timed:
                 self._seconds(note.check, note.stage).observe(note.duration_ms / 1000.0)
+
+
+def _kind(reason: str | None) -> str:
+    kind = (reason or "").partition(":")[0]
+    return kind if kind in _KINDS else "other"

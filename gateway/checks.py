@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gateway.limits.key_book import KeyBook
 from gateway.refusals import SettingsError
 from gateway.settings import CheckSettings, Settings
+from orchestration.core import Call
 from validators.guardrails_client import GuardrailsClient
 from validators.patterns import Pattern
 from validators.policy import Rule
 from validators.registry import CheckSpec, build_checks, guardrails_specs, parse_specs, policy_hash
+from validators.scope import Caller, CallerOf, read_scope
 from validators.secrets import SHAPES, TAIL
 
 MASK = "[secret removed]"
@@ -31,6 +36,21 @@ class CheckPlan:
     def policy(self) -> str:
         """Hash everything that decides what the checks let through."""
         return policy_hash(self.input, self.output)
+
+    def policy_of(self, caller_of: CallerOf) -> Callable[[Call], str]:
+        """Return what hashes the checks that stand for a call: answers are shared only among calls of equal checks."""
+        scopes = [read_scope(spec.only_for) for spec in (*self.input, *self.output)]
+        if all(scope.is_everything for scope in scopes):
+            policy = self.policy
+            return lambda _call: policy
+
+        @functools.lru_cache(maxsize=1024)
+        def hashed(standing: tuple[bool, ...]) -> str:
+            split = len(self.input)
+            inputs = itertools.compress(self.input, standing[:split])
+            return policy_hash(list(inputs), list(itertools.compress(self.output, standing[split:])))
+
+        return lambda call: hashed(tuple(scope.holds(call, caller_of) for scope in scopes))
 
     @property
     def worker_checks(self) -> list[dict[str, Any]]:
@@ -66,6 +86,16 @@ def plan_checks(settings: Settings) -> CheckPlan:
     return plan
 
 
+def caller_of(book: KeyBook) -> CallerOf:
+    """Return what finds the key behind a tenant."""
+
+    def find(tenant: str) -> Caller | None:
+        key = book.by_id(tenant)
+        return None if key is None else Caller(name=key.name, team=key.team)
+
+    return find
+
+
 def secrets_mask() -> Callable[[str], str]:
     """Return what takes out of a text everything that looks like a secret key.
 
@@ -92,6 +122,13 @@ def _specs(
     if f"{stage}_checks" not in settings.layers:
         return ()
     try:
-        return parse_specs([check.model_dump() for check in checks], stage=stage)
+        return parse_specs([_row(check) for check in checks], stage=stage)
     except ValueError as exc:
         raise SettingsError(str(exc)) from exc
+
+
+def _row(check: CheckSettings) -> dict[str, Any]:
+    row = check.model_dump()
+    scope = check.only_for
+    row["only_for"] = None if scope is None else {name: list(names) for name, names in scope if names is not None}
+    return row

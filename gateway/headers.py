@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from orchestration.core import CacheControl, CacheStatus, Controls, Notes
+from orchestration.core import CacheControl, CacheStatus, CheckNote, Controls, Notes
 from orchestration.core.errors import InvalidRequest
 from orchestration.core.notes import DROPPED_PARAMS
 from orchestration.core.trace_context import TraceContext, parse_trace
@@ -82,6 +82,8 @@ def decision_headers(
     dropped = notes.extra.get(DROPPED_PARAMS)
     if dropped is not None:
         headers.append((b"x-lamina-dropped", header_value(", ".join(dropped))))
+    if notes.checks:
+        headers.append((b"x-lamina-checks", header_value(", ".join(map(_check, notes.checks)))))
     if cache.status in (CacheStatus.EXACT, CacheStatus.SEMANTIC):
         headers += _hit_headers(notes, now)
         headers.append((b"x-lamina-cost-usd", b"0"))
@@ -95,6 +97,11 @@ def header_value(text: str) -> bytes:
     if text.isascii() and text.isprintable():
         return text.encode()
     return "".join(letter if " " <= letter <= "~" else "?" for letter in text).encode()
+
+
+def _check(note: CheckNote) -> str:
+    """Write a check that ran as RFC 8941's item with parameters: `secrets;at=input;did=rewritten;v="1"`."""
+    return f'{note.check};at={note.stage};did={note.action};v="{note.version}";ms={note.duration_ms:.3f}'
 
 
 def _rate_limit_headers(notes: Notes) -> list[tuple[bytes, bytes]]:

@@ -28,7 +28,7 @@ from gateway.cache_admin import CacheAdmin, cache_routes
 from gateway.cache_keeping import CacheKeeping
 from gateway.cache_learning import CacheLearning
 from gateway.cache_metrics import CacheMetrics
-from gateway.checks import CheckPlan, plan_checks, secrets_mask
+from gateway.checks import CheckPlan, caller_of, plan_checks, secrets_mask
 from gateway.company import Company
 from gateway.deployments import node_name
 from gateway.facts import in_use, processes
@@ -166,6 +166,7 @@ class _Wiring:
             redis_url=redis_url(settings, place.sockets),
             database_url=database_url(settings, place.state),
         )
+        self._caller_of = caller_of(self._limits.book)
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._nodes = self._live_nodes()
 
@@ -217,10 +218,10 @@ class _Wiring:
         builders: Mapping[str, Callable[[], Layer | None]] = {
             "call_log": self._call_log,
             "limits": lambda: self._limits.layer,
-            "input_checks": lambda: InputChecks(self._checks.rules("input", self._guard)),
+            "input_checks": lambda: InputChecks(self._checks.rules("input", self._guard), caller_of=self._caller_of),
             "exact_cache": self._exact_cache,
             "semantic_cache": lambda: self._semantic_cache(routes),
-            "output_checks": lambda: OutputChecks(self._checks.rules("output", self._guard)),
+            "output_checks": lambda: OutputChecks(self._checks.rules("output", self._guard), caller_of=self._caller_of),
             "router": lambda: None,  # the core, which is no layer
         }
         layers: list[Layer] = []
@@ -252,7 +253,7 @@ class _Wiring:
             self._store,
             ttl_s=exact.ttl_s,
             route_of=self._routes.of,
-            policy_of=partial(_always, self._checks.policy),
+            policy_of=self._checks.policy_of(self._caller_of),
             leases=self._store if self._has_company() else None,  # three commands per miss
             is_last_tier=not self._settings.uses_semantic_cache,
             ledger=self._keeping.ledger,
@@ -279,7 +280,7 @@ class _Wiring:
             self._owner,
             self._store,
             route_of=self._routes.of,
-            policy_of=partial(_always, self._checks.policy),
+            policy_of=self._checks.policy_of(self._caller_of),
             examiner=examiner,
             shadow=self._learning.shadow(semantic.shadow_share),
             judge=self._judge(routes, examiner),
@@ -442,11 +443,6 @@ class _Wiring:
             return f"the log shipper does not answer: {exc}"
         problems = answer["problems"]
         return "; ".join(f"{sink}: {problem}" for sink, problem in problems.items()) or None
-
-
-def _always(policy: str, _call: object) -> str:
-    """Give the one policy: in this version the same checks are in force for every call."""
-    return policy
 
 
 def _located(model: str) -> Path:

@@ -202,8 +202,21 @@ class CacheSettings(Section):
     semantic: SemanticSettings = SemanticSettings()
 
 
+class ScopeSettings(Section):
+    """For which calls a check stands: those that match every list that is there; names may hold `*` and `?`."""
+
+    models: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+    teams: tuple[str, ...] | None = None
+    kinds: tuple[str, ...] | None = None
+
+
 class CheckSettings(Section):
-    """One check; keys beyond these are the check's own options."""
+    """One check; keys beyond these are the check's own options.
+
+    `on_fail` is `block`, `rewrite`, `flag` or `reask` (at most `reasks` times). One run may take `deadline_ms`; after
+    `breaker_after` failures in a row the check is left alone for `breaker_open_s`, by its `fail` meanwhile.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -211,6 +224,11 @@ class CheckSettings(Section):
     on_fail: str = "block"
     mode: str | None = None
     fail: Literal["open", "closed"] = "closed"
+    only_for: ScopeSettings | None = None
+    reasks: Annotated[int, Field(ge=1, le=3)] = 1
+    deadline_ms: PositiveFloat | None = None
+    breaker_after: PositiveInt = 5
+    breaker_open_s: PositiveFloat = 10
 
 
 class ValidatorSettings(Section):

@@ -21,3 +21,21 @@ def test_checks_are_counted_by_what_they_found_and_timed_now_and_then() -> None:
     found = {"check": "secrets", "stage": "input", "verdict": "rewrite", "action": "rewrite"}
     assert registry.get_sample_value("lamina_checks_total", found) == 3
     assert registry.get_sample_value("lamina_check_seconds_sum", {"check": "length", "stage": "input"}) == 0.0005
+
+
+def test_failures_are_counted_by_what_happened() -> None:
+    registry = CollectorRegistry()
+    metrics, notes = CheckMetrics(registry), Notes()
+    for reason in (
+        "timeout: it took longer than 1 s",
+        "breaker_open: it failed",
+        "raised: ValueError",
+        "something: else",
+    ):
+        notes.checks.append(CheckNote("mine", "output", "error", "failed_open", reason))
+
+    metrics.observe(notes, is_timed=False)
+
+    for kind in ("timeout", "breaker_open", "raised", "other"):
+        labels = {"check": "mine", "stage": "output", "kind": kind}
+        assert registry.get_sample_value("lamina_check_failures_total", labels) == 1

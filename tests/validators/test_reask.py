@@ -80,7 +80,7 @@ async def test_the_record_says_that_it_was_asked_again() -> None:
 
 
 async def test_an_answer_that_passes_is_not_touched() -> None:
-    script = [
+    script: list[Event | Exception] = [
         Start("m", "b"),
         Delta(text="1", raw=b"1", dialect="d"),
         Finish(raw=b"end", dialect="d", usage=Usage(10, 5)),
