@@ -17,7 +17,7 @@ from cache.quarantine import semantic_key
 from cache.redis_store import CATALOGUE_PREFIX, VALUE_PREFIX
 from cache.script import run_script
 from cache.store import StoreDown
-from cache.worth import HALF_LIFE_S
+from cache.worth import HALF_LIFE_TURNS, PRICE_POWER
 
 MAX_COUNTED = 100_000
 _MAX_CUTS = 10_000
@@ -106,9 +106,8 @@ class Catalogue:
     entries run in pieces, between which others are answered.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 5.0, half_life_s: float = HALF_LIFE_S) -> None:
+    def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
         self._link = SharedLink(url, timeout_s=timeout_s)
-        self._half_life_s = half_life_s
 
     async def invalidate(self, wanted: Wanted, *, note: Mapping[str, Any]) -> Taken:
         """Take out every entry that is `wanted`, and keep none that is on its way; `note` says by whom and when.
@@ -183,7 +182,7 @@ class Catalogue:
     async def count_hits(self, hits: Mapping[str, int]) -> int:
         """Count hits by store's key; returns the number of the latest invalidation."""
         words = [word for key, count in hits.items() for word in (key, count)]
-        return int(await self._run(HITS, repr(self._half_life_s), *words))
+        return int(await self._run(HITS, repr(PRICE_POWER), repr(HALF_LIFE_TURNS), *words))
 
     async def sweep(self) -> list[Row]:
         """Take out some of what is over or was dropped by the server; returns the rows of the latter."""

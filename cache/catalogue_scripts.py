@@ -10,6 +10,7 @@ A slot is an entry's key in the store; its value is at `x .. slot`. Below `c`:
   dims            sorted set of <dim>:<name> by the end of the longest-lived slot in it
   cuts, epoch     invalidations by number (microseconds of this server's clock, always growing), and the latest number
   floor           the latest number that is no longer in `cuts`
+  turns           how often the cache was filled so far, the clock of `value`
   n               hash of counts since the beginning
 What lists others has no time to live: a server short of memory drops values and cards, and never the lists by which
 they are invalidated. A slot leaves the lists when its time is over: each write takes some out, and so does each sweep.
@@ -78,21 +79,24 @@ local function prune(limit)
   for _, slot in ipairs(over) do unlist(slot) end
 end
 
+local function log2(value) return math.log(value) / math.log(2) end
+
 local function plus(one, other)
   local most = math.max(one, other)
-  return most + math.log(2 ^ (one - most) + 2 ^ (other - most)) / math.log(2)
+  return most + log2(2 ^ (one - most) + 2 ^ (other - most))
 end
 
-local function score(worth, size, half_life)
-  return math.log(worth / size) / math.log(2) + now / 1000 / half_life
+local function score(uses, worth, size, turns, power, half_life)
+  return log2(uses) + power * log2(worth) - log2(size) + turns / half_life
 end
 """
 
 KEEP = _script("""
--- ARGV: c, x, slot, value, ttl_ms, epoch, worth_usd, max_entries, max_bytes (0: no bound), half_life_s, card.
+-- ARGV: c, x, slot, value, ttl_ms, epoch, worth_usd, max_entries, max_bytes (0: no bound), power, half_life,
+-- card (see `cache/worth.py` for the two before it).
 -- Returns {1, then partition and id of each semantic entry that made room}, or {0}: an invalidation wins.
 local slot, value, ttl, epoch = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local card = cjson.decode(ARGV[11])
+local card = cjson.decode(ARGV[12])
 
 local function covers(cut)
   if cut.tenant and cut.tenant ~= card.tenant then return false end
@@ -133,7 +137,14 @@ for _, dim in ipairs(dims_of(card.tenant, card.model, card.real, tags)) do
   redis.call('ZADD', c .. 'by:' .. dim, ends, slot)
   redis.call('ZADD', c .. 'dims', 'GT', ends, dim)
 end
-local worth = score(tonumber(ARGV[7]), size, tonumber(ARGV[10]))
+local power, half_life = tonumber(ARGV[10]), tonumber(ARGV[11])
+local best = redis.call('ZREVRANGE', c .. 'value', 0, 0, 'WITHSCORES')
+if best[2] and redis.call('EXISTS', c .. 'turns') == 0 then  -- a server that drops what it likes has dropped the clock
+  local lost = half_life * (tonumber(best[2]) - score(1, tonumber(ARGV[7]), size, 0, power, half_life))
+  redis.call('SET', c .. 'turns', text(math.max(0, lost)))
+end
+local turns = redis.call('INCRBYFLOAT', c .. 'turns', 1 / redis.call('ZCARD', c .. 'all'))
+local worth = score(1, tonumber(ARGV[7]), size, tonumber(turns), power, half_life)
 if before then worth = plus(worth, tonumber(before)) end
 redis.call('ZADD', c .. 'value', string.format('%.17g', worth), slot)
 redis.call('HSET', c .. 'size', slot, size)
@@ -219,8 +230,10 @@ return answer
 )
 
 HITS = _script("""
--- ARGV: c, x, half_life_s, then slot and number of hits. Counts them and raises what keeping the entry is worth.
-for place = 4, #ARGV, 2 do
+-- ARGV: c, x, power, half_life, then slot and number of hits. Counts them and raises what keeping the entry is worth.
+local turns = tonumber(redis.call('GET', c .. 'turns') or '0')
+local power, half_life = tonumber(ARGV[3]), tonumber(ARGV[4])
+for place = 5, #ARGV, 2 do
   local slot, hits = ARGV[place], tonumber(ARGV[place + 1])
   local card = redis.call('HMGET', c .. 'e:' .. slot, 'worth', 'size', 'kind', 'saves')
   local before = redis.call('ZSCORE', c .. 'value', slot)
@@ -229,7 +242,7 @@ for place = 4, #ARGV, 2 do
     redis.call('HINCRBY', c .. 'n', 'hits_' .. card[3], hits)
     redis.call('HINCRBYFLOAT', c .. 'n', 'saved_usd', tostring(tonumber(card[4]) * hits))
     if before then
-      local gained = score(hits * tonumber(card[1]), tonumber(card[2]), tonumber(ARGV[3]))
+      local gained = score(hits, tonumber(card[1]), tonumber(card[2]), turns, power, half_life)
       redis.call('ZADD', c .. 'value', string.format('%.17g', plus(gained, tonumber(before))), slot)
     end
   end

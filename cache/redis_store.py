@@ -15,7 +15,7 @@ from cache.catalogue_scripts import FORGET, KEEP, Script
 from cache.link import SharedLink
 from cache.script import run_script
 from cache.store import StoreDown, StoreFull
-from cache.worth import Bounds
+from cache.worth import HALF_LIFE_TURNS, PRICE_POWER, Bounds
 
 CATALOGUE_PREFIX = "lamina:c:"
 VALUE_PREFIX = "lamina:x:"
@@ -70,8 +70,8 @@ class RedisStore:
             return
         bounds = self._bounds
         words = (key, value, _milliseconds(ttl_s), card.epoch, repr(card.worth_usd))
-        limits = (bounds.max_entries or 0, bounds.max_bytes or 0, repr(bounds.half_life_s))
-        is_kept, *rows = await self._run(KEEP, *words, *limits, card.pack())
+        limits = (bounds.max_entries or 0, bounds.max_bytes or 0)
+        is_kept, *rows = await self._run(KEEP, *words, *limits, repr(PRICE_POWER), repr(HALF_LIFE_TURNS), card.pack())
         if not is_kept:
             raise Invalidated("an invalidation came while the answer was on its way")
         self._note_rows(rows)

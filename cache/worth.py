@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-HALF_LIFE_S = 6 * 3600.0
-"""A hit counts half as much after so long; chosen by `lamina bench cache --eviction` (docs/caching.md)."""
+PRICE_POWER = 0.25
+"""How much a price counts. At 1 a few dear entries push out many hits, and save less than at 1/4, which won in every
+run of `lamina bench cache --eviction` (docs/caching.md)."""
+HALF_LIFE_TURNS = 4.0
+"""A use counts half as much after the cache was filled so many times over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +21,24 @@ class Bounds:
 
     max_entries: int | None = None
     max_bytes: int | None = None
-    half_life_s: float = HALF_LIFE_S
 
 
-def score(*, worth_usd: float, size_bytes: int, at_s: float, half_life_s: float) -> float:
-    """Return log2 of what one use at `at_s` makes an entry worth per byte, seen from any fixed moment.
+def score(
+    *,
+    worth_usd: float,
+    size_bytes: int,
+    turns: float,
+    power: float = PRICE_POWER,
+    half_life_turns: float = HALF_LIFE_TURNS,
+) -> float:
+    """Return log2 of what one use makes an entry worth per byte, seen from any fixed moment.
 
-    A use loses half of its weight in `half_life_s`. Seen from a later moment all entries lose the same factor, so
-    their order stays, and a score changes with a use alone: forward decay (Cormode and others, ICDE 2009).
+    `turns` is the time of the use, in fillings of the cache: each stored entry adds one over the number of entries,
+    so that it runs as fast as entries are pushed out, whatever the traffic. A use loses half of its weight in
+    `half_life_turns`. Seen from a later moment all entries lose the same factor, so their order stays, and a score
+    changes with a use alone: forward decay (Cormode and others, ICDE 2009).
     """
-    return math.log2(worth_usd / size_bytes) + at_s / half_life_s
+    return power * math.log2(worth_usd) - math.log2(size_bytes) + turns / half_life_turns
 
 
 def plus(one: float, other: float) -> float:

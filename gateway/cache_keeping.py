@@ -17,7 +17,7 @@ class CacheKeeping:
     def __init__(self, redis_url: str, *, bounds: Bounds, index: RowIndex | None) -> None:
         self.bounds = bounds
         self.store = RedisStore(redis_url, bounds=bounds)
-        self.catalogue = Catalogue(redis_url, half_life_s=bounds.half_life_s)
+        self.catalogue = Catalogue(redis_url)
         self._cut_hearers: list[Callable[[], None]] = []
         self._watch = CatalogueWatch(self.catalogue, index, rows_out=self.store.rows_out, on_cut=self._tell)
 

@@ -18,7 +18,7 @@ from cache.catalogue import Catalogue, Wanted
 from cache.catalogue_watch import CatalogueWatch
 from cache.redis_store import CATALOGUE_PREFIX, RedisStore
 from cache.store import StoreFull
-from cache.worth import Bounds, plus, score
+from cache.worth import PRICE_POWER, Bounds, plus, score
 
 NOTE: dict[str, Any] = {"by": "test"}
 
@@ -291,31 +291,33 @@ async def test_a_semantic_entry_that_made_room_has_its_row_taken_out(valkey_url:
 
 
 @given(
-    uses=st.lists(st.tuples(st.floats(1e-9, 10.0), st.integers(1, 10**6), st.floats(0.0, 1e6)), min_size=1, max_size=6),
-    later_s=st.floats(1e6, 2e6),
+    uses=st.lists(
+        st.tuples(st.floats(1e-9, 10.0), st.integers(1, 10**6), st.floats(0.0, 100.0)), min_size=1, max_size=6
+    ),
+    later=st.floats(100.0, 200.0),
 )
-def test_a_score_is_the_sum_of_uses_each_halved_by_its_age(
-    uses: list[tuple[float, int, float]], later_s: float
-) -> None:
-    half_life_s = 3600.0
-    scores = [score(worth_usd=w, size_bytes=size, at_s=at, half_life_s=half_life_s) for w, size, at in uses]
+def test_a_score_is_the_sum_of_uses_each_halved_by_its_age(uses: list[tuple[float, int, float]], later: float) -> None:
+    scores = [score(worth_usd=worth, size_bytes=size, turns=at, half_life_turns=2.0) for worth, size, at in uses]
 
     total = scores[0]
     for one in scores[1:]:
         total = plus(total, one)
 
-    by_hand = math.fsum(w / size * 2.0 ** ((at - later_s) / half_life_s) for w, size, at in uses)
-    assert total - later_s / half_life_s == pytest.approx(math.log2(by_hand), abs=1e-6) if by_hand > 0 else True
+    by_hand = math.fsum(worth**PRICE_POWER / size * 2.0 ** ((at - later) / 2.0) for worth, size, at in uses)
+    assert total - later / 2.0 == pytest.approx(math.log2(by_hand), abs=1e-6)
 
 
 async def test_the_server_counts_worth_as_we_do(store: RedisStore, catalogue: Catalogue, valkey_url: str) -> None:
+    await store.put("first", b"1", ttl_s=60.0, card=a_card("first"))
     await store.put("key", b"x" * 100, ttl_s=60.0, card=a_card(worth_usd=0.25))
+    await store.put("third", b"1", ttl_s=60.0, card=a_card("third"))
     await catalogue.count_hits({"key": 3})
 
     async with Redis.from_url(valkey_url) as raw:
-        found, now = await raw.zscore(f"{CATALOGUE_PREFIX}value", "key"), (await raw.time())[0]
-    expected = score(worth_usd=4 * 0.25, size_bytes=100, at_s=now, half_life_s=Bounds().half_life_s)
-    assert found == pytest.approx(expected, abs=0.01)
+        found = await raw.zscore(f"{CATALOGUE_PREFIX}value", "key")
+    stored = score(worth_usd=0.25, size_bytes=100, turns=1 + 1 / 2)
+    hit = math.log2(3) + score(worth_usd=0.25, size_bytes=100, turns=1 + 1 / 2 + 1 / 3)
+    assert found == pytest.approx(plus(stored, hit), abs=1e-6)
 
 
 @pytest.fixture

@@ -9,12 +9,15 @@ from typing import Annotated
 import typer
 
 
-def cache(
+def cache(  # noqa: PLR0913 - every option is a parameter
     pairs: Annotated[Path | None, typer.Option(help="Rows {a, b, same_answer}; by default the shipped ones.")] = None,
     part: Annotated[
         str, typer.Option(help="Of the shipped pairs: held_out, or dev, on which all was made.")
     ] = "held_out",
     streams: Annotated[bool, typer.Option("--streams", help="Measure request streams instead of pairs.")] = False,
+    eviction: Annotated[
+        bool, typer.Option("--eviction", help="Measure what a full cache keeps, over the same streams.")
+    ] = False,
     requests: Annotated[int, typer.Option(min=100, help="Of each stream.")] = 4000,
     seed: Annotated[int, typer.Option(help="Of the streams.")] = 0,
     encoder: Annotated[Path | None, typer.Option(help="Folder of an exported encoder instead of ours.")] = None,
@@ -29,10 +32,12 @@ def cache(
     """
     from lab.bench.cache.embedding import EncoderMissing
     from lab.bench.cache.pairs import UnreadablePairs
-    from lab.bench.cache.report import measure_pairs, measure_streams, show
+    from lab.bench.cache.report import measure_evictions, measure_pairs, measure_streams, show
 
     try:
-        if streams:
+        if eviction:
+            report = measure_evictions(encoder, kept_in=kept_in, num_requests=requests, seed=seed)
+        elif streams:
             report = measure_streams(encoder, kept_in=kept_in, num_requests=requests, seed=seed)
         else:
             report = measure_pairs(pairs, part=part, encoder=encoder, kept_in=kept_in)

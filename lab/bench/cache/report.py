@@ -14,6 +14,7 @@ from rich.table import Table
 
 from cache.guard import GUARD_VERSION, Guard, load_guard
 from lab.bench.cache.embedding import Vectors, find_encoder
+from lab.bench.cache.eviction import measure_eviction, show_eviction
 from lab.bench.cache.pairs import BUDGETS, SHIPPED, Asked, Pair, Point, Share, asked_of, at_bar, at_budget, by_category
 from lab.bench.cache.pairs import read_pairs as read
 from lab.bench.cache.rules import OURS, Contestant, contestants, shown_bar
@@ -57,9 +58,19 @@ def measure_streams(encoder: Path | None, *, kept_in: Path, num_requests: int, s
     return {"embedder": vectors.revision, "num_requests": num_requests, "seed": seed, "streams": found}
 
 
+def measure_evictions(encoder: Path | None, *, kept_in: Path, num_requests: int, seed: int) -> Report:
+    """Measure what a full cache keeps, over the shipped streams."""
+    vectors = Vectors(encoder or find_encoder(), kept_in=kept_in)
+    rows = measure_eviction(vectors, num_requests=num_requests, seed=seed)
+    return {"embedder": vectors.revision, "num_requests": num_requests, "seed": seed, "eviction": rows}
+
+
 def show(report: Report) -> None:
     """Print a report as tables."""
     console = Console(width=120)
+    if "eviction" in report:
+        show_eviction(report["eviction"])
+        return
     if "streams" in report:
         for name, figures in report["streams"].items():
             console.print(_stream_table(name, figures))
