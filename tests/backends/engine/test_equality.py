@@ -220,6 +220,7 @@ def test_the_built_in_model_answers_20_prompts_as_transformers(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # plain torch takes minutes where others want the same cores
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("page_size", [1, 16])
 @ON_KERNELS
