@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cache.context import CONTEXT_VERSION, MultiTurn, normalised, stands_alone, without_history
 from cache.key import exact_key
 from orchestration.core import Call, Kind
 
@@ -23,10 +24,21 @@ _SEVERAL_PARTS = "\n"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The text to look up, and the partition to look in (64 hexadecimal digits)."""
+    """The text to look up, and the partition of its entry (64 hexadecimal digits).
+
+    `asked_alone` is the partition of the same question without its history, where it may be looked for there.
+    """
 
     partition: str
     text: str
+    asked_alone: str | None = None
+
+    @property
+    def searched(self) -> str:
+        """Return the partition to look in. What a conversation was answered is never kept there: it may speak of what
+        was said before, and others ask there.
+        """
+        return self.asked_alone or self.partition
 
     @property
     def entry(self) -> str:
@@ -56,19 +68,31 @@ def why_ineligible(call: Call) -> str | None:
     return _why_unfit(last_text(request.messages))
 
 
-def question_of(call: Call, *, route: str, policy: str) -> Question:
+def question_of(call: Call, *, route: str, policy: str, multi_turn: MultiTurn = MultiTurn.STRICT) -> Question:
     """Return the text and the partition of an eligible call.
 
     The partition covers what the exact key covers, the last user text blanked: its place, its number of parts and
-    whatever else the message says stay in.
+    whatever else the message says stay in. In relaxed mode earlier user turns count without case, spacing and stops.
     """
-    *earlier, last = call.request.messages
-    text = last_text(call.request.messages)
+    messages = call.request.messages
+    text = last_text(messages)
     assert text is not None, "the call is eligible"
+    if multi_turn is MultiTurn.STRICT:
+        return Question(_partition(call, messages, f"{PARTITION_VERSION}", route=route, policy=policy), text)
+    version = f"{PARTITION_VERSION} relaxed {CONTEXT_VERSION}"
+    alone = without_history(messages) if stands_alone(text) else None
+    return Question(
+        _partition(call, [*normalised(messages[:-1]), messages[-1]], version, route=route, policy=policy),
+        text,
+        None if alone is None else _partition(call, alone, version, route=route, policy=policy),
+    )
+
+
+def _partition(call: Call, messages: Sequence[Mapping[str, Any]], version: str, *, route: str, policy: str) -> str:
+    *earlier, last = messages
     blanked = call.request.with_fields(messages=[*earlier, {**last, "content": _blank(last["content"])}])
     key = exact_key(replace(call, request=blanked), route=route, policy=policy)
-    partition = hashlib.sha256(f"semantic {PARTITION_VERSION} {key}".encode()).hexdigest()
-    return Question(partition=partition, text=text)
+    return hashlib.sha256(f"semantic {version} {key}".encode()).hexdigest()
 
 
 def _why_unfit(text: str | None) -> str | None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from cache.aliases import Alias
 from cache.card import Card, Invalidated, make_card
+from cache.context import MultiTurn
 from cache.decide import Decision, bar_for, decide, decide_alias, objection
 from cache.entry import Entry, UnreadableEntry, dump, load, make_entry
 from cache.examiner import Examiner
@@ -83,7 +84,8 @@ class SemanticCache:
 
     Looking up takes at most `deadline_ms`, and whatever goes wrong there is a miss that `notes` tells of. What a
     miss brings is inserted after the answer, by tasks of ours of which at most 256 wait; one more is not inserted.
-    A `shadow` asks a share of the hits again, a `judge` looks at near misses. The `ledger` numbers invalidations, so
+    A `shadow` asks a share of the hits again, a `judge` looks at near misses. `multi_turn` says what of a conversation
+    its last question depends on. The `ledger` numbers invalidations, so
     that no answer on its way outruns one, counts hits, and hears of candidates whose answer is gone. `route_of` and
     `policy_of` give the hashes of a model's route and of the checks in force for a call.
     """
@@ -99,6 +101,7 @@ class SemanticCache:
         examiner: Examiner | None = None,
         shadow: Shadow | None = None,
         judge: NearMisses | None = None,
+        multi_turn: MultiTurn = MultiTurn.STRICT,
         ledger: Ledger | None = None,
         ttl_s: float = 86_400.0,
         top_k: int = 5,
@@ -114,6 +117,7 @@ class SemanticCache:
         self._examiner = examiner or Examiner(StaticPolicy(threshold))
         self._shadow = shadow
         self._judge = judge
+        self._multi_turn = multi_turn
         self._ledger = ledger or NoLedger()
         self._ttl_s = ttl_s
         self._top_k = top_k
@@ -163,12 +167,13 @@ class SemanticCache:
         if reason is not None:
             call.notes.extra["semantic"] = reason
             return None
-        return question_of(call, route=self._route_of(call.request.model), policy=self._policy_of(call))
+        route, policy = self._route_of(call.request.model), self._policy_of(call)
+        return question_of(call, route=route, policy=policy, multi_turn=self._multi_turn)
 
     async def _look_up(self, call: Call, question: Question) -> Entry | None:
         """Return the entry to serve and note everything that the choice rests on."""
         note = call.notes.cache
-        note.partition = question.partition
+        note.partition, note.asked_alone = question.partition, question.asked_alone
         control = call.controls.cache
         if control.is_no_cache or control.is_no_store:
             call.notes.extra["semantic"] = "no_cache" if control.is_no_cache else "no_store"
@@ -199,7 +204,7 @@ class SemanticCache:
     async def _find(self, call: Call, question: Question, *, bar: float) -> Entry | None:
         note = call.notes.cache
         found = await self._index.search(
-            question.partition, question.text, top_k=self._top_k, timeout_s=self._deadline_s
+            question.searched, question.text, top_k=self._top_k, timeout_s=self._deadline_s
         )
         note.embedder = found.embedder
         note.index_generation = found.generation
@@ -229,7 +234,7 @@ class SemanticCache:
             if entry is None:
                 unusable[candidate.entry] = fault
                 if fault == "gone":
-                    self._ledger.is_gone(question.partition, candidate.entry)
+                    self._ledger.is_gone(question.searched, candidate.entry)
                 continue
             candidates[place] = self._examiner.examine(candidate, asked=asked, question=entry.question)
             if objection(candidates[place]) is None:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from backends.local.link import HistogramCounts
 from backends.registry import BackendFactory
+from cache.context import MultiTurn
 from cache.embeddings import EmbeddingBackend
 from cache.exact import ExactCache
 from cache.examiner import Examiner
@@ -284,6 +285,7 @@ class _Wiring:
             examiner=examiner,
             shadow=self._learning.shadow(semantic.shadow_share),
             judge=self._judge(routes, examiner),
+            multi_turn=MultiTurn(semantic.multi_turn),
             ledger=self._keeping.ledger,
             ttl_s=semantic.ttl_s,
             top_k=semantic.top_k,

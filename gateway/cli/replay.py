@@ -76,11 +76,12 @@ def _replay(settings: Settings) -> Replay:
 
 
 def _texts_around(record: Mapping[str, Any], url: str) -> dict[str, str]:
-    """Return the texts of the entries of a call's partition that were asked for up to a month before it."""
-    partition, at = record["cache"]["partition"], record["received_at"]
+    """Return the texts of the entries that a call could meet and that were asked for up to a month before it."""
+    cache, at = record["cache"], record["received_at"]
+    partitions = {cache["partition"], cache.get("asked_alone")} - {None}
     try:
         history = read_history(url, since=at - _NEIGHBOURHOOD_S, until=at)
-        return questions_in([one for one in history if one["cache"]["partition"] == partition])
+        return questions_in([one for one in history if one["cache"]["partition"] in partitions])
     except HistoryUnreadable as exc:
         raise Refused(str(exc)) from exc
 

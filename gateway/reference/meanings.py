@@ -57,6 +57,7 @@ MEANINGS: Mapping[str, str] = {
     "cache.semantic.deadline_ms": "How long a look-up may take; after that it is a miss.",
     "cache.semantic.guard": "Let the difference guard veto: other numbers, names, negations, ...",
     "cache.semantic.wrong_to_call_cost": "How many calls a wrong answer costs: the bar of the learned policies follows from it.",  # noqa: E501 - one phrase
+    "cache.semantic.multi_turn": "`strict`: a conversation only ever meets itself. `relaxed`: a last question that stands alone is looked for among those asked without a history.",  # noqa: E501 - one phrase
     "cache.semantic.judge.model": "One of `models`, elsewhere: it says off the path whether near misses were right. Its word counts once `lamina judge check` was passed.",  # noqa: E501 - one phrase
     "cache.semantic.judge.per_minute": "How often each node asks it at most.",
     "cache.semantic.judge.share": "The share of near misses that it is asked about.",

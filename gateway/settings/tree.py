@@ -188,6 +188,7 @@ class SemanticSettings(Section):
     wrong_to_call_cost: Annotated[float, Field(ge=1, le=1_000_000)] = 25
     shadow_share: Share = 0.01
     judge: JudgeSettings | None = None
+    multi_turn: Literal["strict", "relaxed"] = "strict"
     max_batch_size: PositiveInt = 32
     max_queue_delay_ms: Annotated[float, Field(ge=0)] = 2
     model: str = EMBEDDING_MODEL

@@ -44,7 +44,8 @@ class Candidate:
 class CacheNote:
     """How the caches decided. `reason` says why a look-up was bypassed, missed or an answer was not stored.
 
-    `is_alias`: the judge had said, off the path, that the entry answers this very question.
+    `is_alias`: the judge had said, off the path, that the entry answers this very question. `asked_alone`: the
+    partition that was looked in, where the question depends on nothing that was said before it.
     """
 
     status: CacheStatus = CacheStatus.BYPASS
@@ -66,6 +67,7 @@ class CacheNote:
     p_correct: float | None = None
     p_required: float | None = None
     partition: str | None = None
+    asked_alone: str | None = None
     embedder: str | None = None
     index_generation: int | None = None
     candidates: list[Candidate] = field(default_factory=list)

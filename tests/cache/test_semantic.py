@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cache.card import Card
+from cache.context import MultiTurn
 from cache.decide import decide
 from cache.entry import dump, load
 from cache.examiner import Examiner
@@ -436,3 +437,27 @@ async def test_an_entry_of_before_questions_were_kept_is_not_served_under_the_gu
 
     assert call.notes.cache.status is CacheStatus.MISS
     assert call.notes.cache.candidates[0].veto == "no_question"
+
+
+async def test_in_relaxed_mode_a_follow_up_that_stands_alone_gets_the_answer_to_the_question_alone() -> None:
+    text = "Does Flixora offer a free trial?"
+    cache = SemanticCache(
+        TableIndex(),
+        MemoryStore(),
+        route_of=lambda alias: "route",
+        policy_of=lambda call: "policy",
+        multi_turn=MultiTurn.RELAXED,
+        deadline_ms=20_000,
+    )
+    history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello, Ann."}]
+    follow_up = [*history, {"role": "user", "content": text}]
+    statuses = []
+    for number, messages in enumerate((follow_up, follow_up, [{"role": "user", "content": text}], follow_up)):
+        call = a_call(f"c{number}", messages=messages, temperature=0)
+        async for _ in cache(call, Scripted()):
+            pass
+        await cache.aclose()
+        statuses.append(call.notes.cache.status)
+
+    assert statuses == [CacheStatus.MISS, CacheStatus.MISS, CacheStatus.MISS, CacheStatus.SEMANTIC]
+    assert (call.notes.cache.entry_call, call.notes.cache.asked_alone is not None) == ("c2", True)

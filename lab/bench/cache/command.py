@@ -15,6 +15,9 @@ def cache(  # noqa: PLR0913 - every option is a parameter
         str, typer.Option(help="Of the shipped pairs: held_out, or dev, on which all was made.")
     ] = "held_out",
     streams: Annotated[bool, typer.Option("--streams", help="Measure request streams instead of pairs.")] = False,
+    conversations: Annotated[
+        bool, typer.Option("--conversations", help="Measure conversations that end in the same words.")
+    ] = False,
     eviction: Annotated[
         bool, typer.Option("--eviction", help="Measure what a full cache keeps, over the same streams.")
     ] = False,
@@ -32,11 +35,13 @@ def cache(  # noqa: PLR0913 - every option is a parameter
     """
     from lab.bench.cache.embedding import EncoderMissing
     from lab.bench.cache.pairs import UnreadablePairs
-    from lab.bench.cache.report import measure_evictions, measure_pairs, measure_streams, show
+    from lab.bench.cache.report import measure_evictions, measure_pairs, measure_streams, measure_twins, show
 
     try:
         if eviction:
             report = measure_evictions(encoder, kept_in=kept_in, num_requests=requests, seed=seed)
+        elif conversations:
+            report = measure_twins(encoder, kept_in=kept_in)
         elif streams:
             report = measure_streams(encoder, kept_in=kept_in, num_requests=requests, seed=seed)
         else:

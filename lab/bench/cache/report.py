@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cache.guard import GUARD_VERSION, Guard, load_guard
+from lab.bench.cache.conversations import measure_conversations, table_of
 from lab.bench.cache.embedding import Vectors, find_encoder
 from lab.bench.cache.eviction import measure_eviction, show_eviction
 from lab.bench.cache.pairs import BUDGETS, SHIPPED, Asked, Pair, Point, Share, asked_of, at_bar, at_budget, by_category
@@ -58,6 +59,13 @@ def measure_streams(encoder: Path | None, *, kept_in: Path, num_requests: int, s
     return {"embedder": vectors.revision, "num_requests": num_requests, "seed": seed, "streams": found}
 
 
+def measure_twins(encoder: Path | None, *, kept_in: Path) -> Report:
+    """Measure what conversations are served of their twins' answers."""
+    vectors = Vectors(encoder or find_encoder(), kept_in=kept_in)
+    rows = measure_conversations(SHIPPED / "conversations.jsonl", vectors, load_guard())
+    return {"embedder": vectors.revision, "guard_version": GUARD_VERSION, "conversations": rows}
+
+
 def measure_evictions(encoder: Path | None, *, kept_in: Path, num_requests: int, seed: int) -> Report:
     """Measure what a full cache keeps, over the shipped streams."""
     vectors = Vectors(encoder or find_encoder(), kept_in=kept_in)
@@ -70,6 +78,9 @@ def show(report: Report) -> None:
     console = Console(width=120)
     if "eviction" in report:
         show_eviction(report["eviction"])
+        return
+    if "conversations" in report:
+        console.print(table_of(report["conversations"]))
         return
     if "streams" in report:
         for name, figures in report["streams"].items():
