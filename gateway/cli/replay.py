@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,19 @@ def replay_one(call_id: str, config: Path | None) -> int:
 
 
 def replay_all(since: float, config: Path | None) -> int:
-    """Replay every call in SQL, sum up, and show the first difference; returns 1 where there is one."""
+    """Replay every call in SQL, sum up, and show the first difference; returns 1 where there is one.
+
+    The log is read twice, once for the texts of the entries: no more than those and a page of records is held.
+    """
     settings = load_settings(config, environment=process_environment())
+    url, until = database_url(settings, StateFolder(STATE_FOLDER)), time.time()
     try:
-        records = list(read_history(database_url(settings, StateFolder(STATE_FOLDER)), since=since))
+        counted = _Counted(read_history(url, since=since, until=until))
+        texts = questions_in(counted)
+        records = read_history(url, since=since, until=until)
+        tally = asyncio.run(_all(_replay(settings), records, texts=texts, total=counted.num_records))
     except HistoryUnreadable as exc:
         raise Refused(str(exc)) from exc
-    tally = asyncio.run(_all(_replay(settings), records))
     console = Console(highlight=False)
     console.print(_summary(tally))
     if tally.first_difference is not None:
@@ -61,9 +68,22 @@ def replay_all(since: float, config: Path | None) -> int:
     return int(tally.num_different > 0)
 
 
-async def _all(replay: Replay, records: list[dict[str, Any]]) -> Tally:
-    tally, texts = Tally(), questions_in(records)
-    for record in track(records, description="replaying", transient=True):
+class _Counted:
+    """Hand records on, and know afterwards how many there were."""
+
+    def __init__(self, records: Iterable[dict[str, Any]]) -> None:
+        self._records = records
+        self.num_records = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for record in self._records:
+            self.num_records += 1
+            yield record
+
+
+async def _all(replay: Replay, records: Iterable[dict[str, Any]], *, texts: Mapping[str, str], total: int) -> Tally:
+    tally = Tally()
+    for record in track(records, description="replaying", total=total, transient=True):
         tally.add(record["id"], await replay.of(record, questions=texts))
     return tally
 

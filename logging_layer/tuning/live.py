@@ -16,6 +16,7 @@ from logging_layer.tuning.scored import Scored
 
 MAX_ROWS = 200_000
 MAX_QUESTIONS = 500
+_PAGE = 500  # records are large, and the rows made of them are small
 _RANK = {source.value: rank for rank, source in enumerate(LabelSource)}
 
 
@@ -44,7 +45,8 @@ def read_live(database_url: str, *, since: float = 0.0, limit: int = MAX_ROWS) -
 def _rows(connection: Connection, since: float, limit: int) -> Iterator[Scored]:
     known = _labels(connection)
     query = select(calls.c.record).where(calls.c.received_at >= since, calls.c.cache_threshold.is_not(None))
-    for record in connection.execute(query.order_by(calls.c.received_at.desc()).limit(limit)).scalars():
+    paged = query.order_by(calls.c.received_at.desc()).limit(limit).execution_options(yield_per=_PAGE)
+    for record in connection.execute(paged).scalars():
         yield scored_of_record(record, is_correct=known.get(record["id"]))
 
 

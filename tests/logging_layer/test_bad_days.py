@@ -24,6 +24,7 @@ from logging_layer.jsonl_sink import FILE, ROTATED
 from logging_layer.mlflow_sink import MlflowSink
 from logging_layer.record import Outcome
 from logging_layer.segment import list_segments
+from logging_layer.shipper_parts import BEARABLE_BACKLOG_BYTES
 from logging_layer.spool import Spool, SpoolLimits
 from orchestration.core.rpc import RpcClient
 from tests.logging_layer.samples import make_records
@@ -272,7 +273,8 @@ async def killed_at_random(tmp_path: Path, *, rounds: int, seed: int) -> None:
     assert due <= set(kept)
     assert len(kept) == len(set(kept))
     assert sorted(written) == sorted(kept)
-    assert len(server.traces) == len(kept)
+    is_sampled = sum(path.stat().st_size for path in files) > BEARABLE_BACKLOG_BYTES  # a fast machine writes that much
+    assert len(server.traces) == len(kept) or (is_sampled and len(server.traces) < len(kept))
     assert list_segments(tmp_path / "spool") == []
     assert said
 
