@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from tests.integration.conftest import Served, until
 
 NUM_CALLS = 1000
 PAIRS = Path(__file__).parents[2] / "benchmarks" / "data" / "semcache" / "pairs.jsonl"
+COUNTRIES = ("France", "Spain", "Italy", "Japan", "Kenya", "Chile", "Egypt", "India", "Poland", "Cuba", "Peru", "Ghana")
 CONFIG = """
 models:
   - {id: spread, backends: [{type: echo, weight: 3}, {type: echo, weight: 1}], strategy: weighted}
@@ -74,6 +76,42 @@ def test_an_applied_bar_decides_the_next_call_and_the_log_says_so(serve: Callabl
     assert (record["cache"]["policy_applied"], record["cache"]["threshold"]) == (version, 0.9)
     until(lambda: any(call == record["id"] for call, _ in served.records()))
     assert replay(served).returncode == 0
+
+
+def test_a_bar_that_drift_raised_decides_the_next_call_and_replay_agrees(serve: Callable[..., Served]) -> None:
+    served = serve(config=CONFIG.replace("calibrated", "static, threshold: 0.8, multi_turn: relaxed")).wait_ready()
+    with httpx.Client(base_url=served.url, timeout=60) as client:
+
+        def ask(text: str, *earlier: dict[str, str]) -> httpx.Response:
+            messages = [*earlier, {"role": "user", "content": text}]
+            body = {"model": "spread", "temperature": 0, "messages": messages}
+            return client.post("/v1/chat/completions", json=body).raise_for_status()
+
+        def paraphrased(country: str) -> httpx.Response | None:
+            reply = ask(f"What's the capital of {country}?")
+            return reply if reply.headers["x-lamina-cache"] == "semantic" else None
+
+        for country in COUNTRIES:
+            ask(f"What is the capital of {country}?")
+        hits = [until(partial(paraphrased, country)) for country in COUNTRIES]
+        ask("Does Flixora offer a free trial?")
+        history = ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."})
+        follow_up = ask("Does Flixora offer a free trial?", *history)
+        for hit in hits:
+            wrong = client.post(f"/admin/calls/{hit.headers['x-lamina-call']}/feedback", json={"correct": False})
+            wrong.raise_for_status()
+        newest = until(lambda: client.get("/admin/cache/policy").json()["policies"])[0]
+        texts = iter(f"What is the capital of Norway?{' ' * number}" for number in range(200))
+        after = until(lambda: (reply := ask(next(texts))).headers.get("x-lamina-threshold") == "0.9000" and reply)
+        record = client.get(f"/admin/calls/{after.headers['x-lamina-call']}").json()
+
+    assert (newest["applied_by"], newest["threshold"]) == ("drift monitor", 0.9)
+    assert newest["reason"].startswith("drift: ")
+    assert (record["cache"]["policy_applied"], record["cache"]["threshold"]) == (newest["version"], 0.9)
+    assert follow_up.headers["x-lamina-cache"] == "semantic"
+    until(lambda: any(call == record["id"] for call, _ in served.records()))
+    done = replay(served)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def replay(served: Served) -> subprocess.CompletedProcess[str]:
