@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter
 
+from gateway.tallies import Tallies
 from orchestration.core import CacheStatus, Price, Usage
 from orchestration.core.notes import CacheNote, Notes
 
@@ -25,10 +25,13 @@ _OTHER = "other"
 class CacheMetrics:
     """Count what the caches decided, of the calls that end and of what is learned beside them.
 
-    Every label's values are from a closed list: what this version does not know is counted as `other`.
+    What calls decided is told to the registry by the `tallies`, the rest at once. Every label's values are from a
+    closed list: what this version does not know is counted as `other`.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, tallies: Tallies | None = None) -> None:
+        tallies = tallies or Tallies()
+
         def counter(name: str, meaning: str, *labels: str) -> Counter:
             return Counter(f"lamina_cache_{name}", meaning, labels, registry=registry)
 
@@ -40,18 +43,18 @@ class CacheMetrics:
         )
         vetoes = counter("vetoes", "Neighbours that the difference guard refused, by its reason.", "reason")
         tokens = counter("saved_tokens", "Tokens of answers that no backend had to make again.", "type")
-        shadow = counter("shadow", "Hits asked again: the same words, other words, or failed.", "outcome")
+        shadow = counter(
+            "shadow", "Hits asked again, by whether the answer had the same words or other_words.", "outcome"
+        )
         judge = counter("judge", "What became of the pairs that the off-path judge was to look at.", "outcome")
         self._saved_usd = counter("saved_usd", "What the answers from caches would have cost, at today's prices.")
         self._quarantined = counter("quarantined", "Stored answers taken out of service because one was called wrong.")
         self._tightened = counter("drift_tightened", "How often the drift monitor of a worker raised the bar.")
-        # `labels` costs more than counting does; its values come from closed lists, so these caches are bounded.
-        self._hits = functools.cache(hits.labels)
-        self._misses = functools.cache(misses.labels)
-        self._vetoes = functools.cache(vetoes.labels)
-        self._tokens = functools.cache(tokens.labels)
-        self._shadow = functools.cache(shadow.labels)
-        self._judge = functools.cache(judge.labels)
+        self._hits = tallies.counter(hits)
+        self._misses = tallies.counter(misses)
+        self._vetoes = tallies.counter(vetoes)
+        self._tokens = tallies.counter(tokens)
+        self._shadow, self._judge = shadow.labels, judge.labels
         self.price_of: PriceOf = lambda _models, _backend: Price()
 
     def observe(self, notes: Notes, usage: Usage | None, *, model: str) -> None:
@@ -59,14 +62,14 @@ class CacheMetrics:
         cache = notes.cache
         for candidate in cache.candidates:
             if candidate.veto is not None:
-                self._vetoes(candidate.veto).inc()
+                self._vetoes(candidate.veto).waiting += 1
         match cache.status:
             case CacheStatus.EXACT | CacheStatus.SEMANTIC:
-                self._hits(kind_of(cache)).inc()
+                self._hits(kind_of(cache)).waiting += 1
                 if usage is not None:
                     self._save(notes, usage, model=model)
             case CacheStatus.MISS:
-                self._misses(_why_missed(notes)).inc()
+                self._misses(_why_missed(notes)).waiting += 1
             case CacheStatus.BYPASS:
                 pass
 
@@ -87,10 +90,12 @@ class CacheMetrics:
         self._tightened.inc()
 
     def _save(self, notes: Notes, usage: Usage, *, model: str) -> None:
-        self._tokens("prompt").inc(usage.prompt_tokens)
-        self._tokens("completion").inc(usage.completion_tokens)
+        self._tokens("prompt").waiting += usage.prompt_tokens
+        self._tokens("completion").waiting += usage.completion_tokens
         if not notes.cost_usd:  # one who joined a flight whose leader left has paid for it
-            self._saved_usd.inc(self.price_of((model, notes.model), notes.backend).cost_usd(usage))
+            cost_usd = self.price_of((model, notes.model), notes.backend).cost_usd(usage)
+            if cost_usd:
+                self._saved_usd.inc(cost_usd)
 
 
 def kind_of(cache: CacheNote) -> str:

@@ -88,7 +88,7 @@ class Metrics:
         self._tokens = tallies.counter(tokens)
         self._stages = tallies.histogram(_stages(registry))
         self._num_calls = 0
-        self.cache = CacheMetrics(registry)
+        self.cache = CacheMetrics(registry, tallies)
         self._checks = CheckMetrics(registry)
 
     def know(self, models: Iterable[str], *, price_of: PriceOf | None = None) -> None:

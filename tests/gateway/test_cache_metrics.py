@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.cache_metrics import CacheMetrics
+from gateway.tallies import Tallies
 from orchestration.core import CacheStatus, Candidate, Notes, Price, Usage
 
 USAGE = Usage(prompt_tokens=1000, completion_tokens=500)
@@ -21,8 +22,13 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def metrics(registry: CollectorRegistry) -> CacheMetrics:
-    made = CacheMetrics(registry)
+def tallies() -> Tallies:
+    return Tallies()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry, tallies: Tallies) -> CacheMetrics:
+    made = CacheMetrics(registry, tallies)
     made.price_of = lambda _models, _backend: Price(input_per_1m=10, output_per_1m=40)
     return made
 
@@ -37,9 +43,10 @@ def metrics(registry: CollectorRegistry) -> CacheMetrics:
     ],
 )
 def test_a_hit_is_counted_by_its_kind_and_what_it_saved(
-    metrics: CacheMetrics, registry: CollectorRegistry, notes: Notes, kind: str
+    metrics: CacheMetrics, registry: CollectorRegistry, tallies: Tallies, notes: Notes, kind: str
 ) -> None:
     metrics.observe(notes, USAGE, model="m")
+    tallies.tell()
 
     assert registry.get_sample_value("lamina_cache_hits_total", {"kind": kind}) == 1
     assert registry.get_sample_value("lamina_cache_saved_usd_total") == pytest.approx(0.03)
@@ -47,12 +54,13 @@ def test_a_hit_is_counted_by_its_kind_and_what_it_saved(
 
 
 def test_one_who_paid_for_the_flight_it_joined_saved_nothing(
-    metrics: CacheMetrics, registry: CollectorRegistry
+    metrics: CacheMetrics, registry: CollectorRegistry, tallies: Tallies
 ) -> None:
     notes = a_hit(CacheStatus.EXACT, is_collapsed=True)
     notes.cost_usd = 0.03
 
     metrics.observe(notes, USAGE, model="m")
+    tallies.tell()
 
     assert registry.get_sample_value("lamina_cache_saved_usd_total") == 0
 
@@ -68,7 +76,12 @@ def test_one_who_paid_for_the_flight_it_joined_saved_nothing(
     ],
 )
 def test_a_miss_is_counted_by_its_reason(
-    metrics: CacheMetrics, registry: CollectorRegistry, said: str | None, threshold: float | None, reason: str
+    metrics: CacheMetrics,
+    registry: CollectorRegistry,
+    tallies: Tallies,
+    said: str | None,
+    threshold: float | None,
+    reason: str,
 ) -> None:
     notes = Notes()
     notes.cache.status, notes.cache.threshold = CacheStatus.MISS, threshold
@@ -76,22 +89,29 @@ def test_a_miss_is_counted_by_its_reason(
         notes.extra["semantic"] = said
 
     metrics.observe(notes, None, model="m")
+    tallies.tell()
 
     assert registry.get_sample_value("lamina_cache_misses_total", {"reason": reason}) == 1
 
 
-def test_every_veto_is_counted_by_its_reason(metrics: CacheMetrics, registry: CollectorRegistry) -> None:
+def test_every_veto_is_counted_by_its_reason(
+    metrics: CacheMetrics, registry: CollectorRegistry, tallies: Tallies
+) -> None:
     notes = Notes()
     notes.cache.status, notes.cache.threshold = CacheStatus.MISS, 0.95
     notes.cache.candidates = [Candidate("a", 0.99, veto="number"), Candidate("b", 0.98, veto="number")]
 
     metrics.observe(notes, None, model="m")
+    tallies.tell()
 
     assert registry.get_sample_value("lamina_cache_vetoes_total", {"reason": "number"}) == 2
 
 
-def test_a_call_that_was_not_looked_up_is_no_miss(metrics: CacheMetrics, registry: CollectorRegistry) -> None:
+def test_a_call_that_was_not_looked_up_is_no_miss(
+    metrics: CacheMetrics, registry: CollectorRegistry, tallies: Tallies
+) -> None:
     metrics.observe(Notes(), None, model="m")
+    tallies.tell()
 
     assert not any(
         sample.name.startswith("lamina_cache_misses") for family in registry.collect() for sample in family.samples
