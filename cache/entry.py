@@ -75,7 +75,7 @@ def condense(events: Iterable[Event]) -> tuple[Event, ...]:
     latest: dict[int, int] = {}  # by choice: where its latest Delta stands
     for event in events:
         if not isinstance(event, Delta):
-            condensed.append(replace(event, raw=None, dialect=None) if isinstance(event, Finish) else event)
+            condensed.append(event.with_raw(None, None) if isinstance(event, Finish) else event)
             continue
         if not event.text and event.data is None and event.logprobs is None:
             continue
@@ -84,7 +84,7 @@ def condense(events: Iterable[Event]) -> tuple[Event, ...]:
             texts.setdefault(position, []).append(event.text)
             continue
         latest[event.choice] = len(condensed)
-        condensed.append(replace(event, raw=None, dialect=None))
+        condensed.append(event.with_raw(None, None))
     for position, more in texts.items():
         first = condensed[position]
         assert isinstance(first, Delta)

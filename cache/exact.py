@@ -202,13 +202,13 @@ class ExactCache:
                     _note_joined(call, flight, ttl_s=self._ttl_s)
                 match event:
                     case Delta() if call.request.is_streamed:
-                        for piece in cut(replace(event, raw=None, dialect=None)):
+                        for piece in cut(event.with_raw(None, None)):
                             yield piece
                     case Delta():
-                        yield replace(event, raw=None, dialect=None)
+                        yield event.with_raw(None, None)
                     case Finish():
                         _note_cost(call, flight)
-                        yield replace(event, raw=None, dialect=None)
+                        yield event.with_raw(None, None)
                     case _:
                         yield event
 

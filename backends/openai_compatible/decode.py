@@ -26,6 +26,7 @@ _TEXTS = {  # in the order in which they came to be: formats with blocks keep it
 }
 _HEAD = frozenset({"id", "object", "model"})
 _EMBEDDINGS_HEAD = frozenset({"object", "model"})
+_PLAIN = frozenset({"index", "delta", "finish_reason", "logprobs"})
 _DIALECTS = {Kind.CHAT: "openai.chat", Kind.COMPLETION: "openai.completions", Kind.EMBEDDING: "openai.embeddings"}
 
 
@@ -60,6 +61,9 @@ class AnswerDecoder:
         """Read one frame of a stream; raises `WireFault` for an error in it."""
         chunk = _parse(frame.data)
         self._frames.require(chunk, _HEAD)
+        plain = self._read_plain(chunk)
+        if plain is not None:
+            return self._frames.attach([plain], frame.raw)
         deltas: list[Delta] = []
         is_end = False
         for choice in chunk.get("choices") or ():
@@ -76,6 +80,21 @@ class AnswerDecoder:
         if is_end and self._request.num_choices == 1:
             return self._frames.hold(deltas, raw)
         return self._frames.attach(deltas, raw)
+
+    def _read_plain(self, chunk: Json) -> Delta | None:
+        """Read a chunk that brings a chat one piece of text and nothing else, as nearly all do; None for any other."""
+        choices = chunk.get("choices")
+        if "usage" in chunk or self._kind is not Kind.CHAT or type(choices) is not list or len(choices) != 1:
+            return None
+        choice = choices[0]
+        delta, index = choice.get("delta"), choice.get("index")
+        if not _PLAIN.issuperset(choice) or type(delta) is not dict or len(delta) != 1 or type(index) is not int:
+            return None
+        text = delta.get("content")
+        if not text or type(text) is not str or not (choice.get("finish_reason") is choice.get("logprobs") is None):
+            return None
+        self._reasons.setdefault(index, None)
+        return Delta(index, Part.TEXT, text)
 
     def read_whole(self, body: bytes) -> list[Event]:
         """Read a whole answer: one delta per part of each choice, and its end."""

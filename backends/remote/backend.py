@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from backends.remote.errors import build_error, read_fault, read_retry_after
+from backends.remote.frames import joined
 from backends.remote.sse import SseError, SseParser
 from backends.remote.upstream import Reply, Upstream
 from backends.remote.wire import Ask, Decoder, Wire, WireFault
@@ -144,17 +145,24 @@ class RemoteBackend:
         yield finish
 
     def _read_deltas(self, decoder: Decoder, parser: SseParser, piece: bytes, clock: _Clock) -> Iterator[Delta]:
-        """Read what a piece of the body brought, up to the mark behind the content."""
+        """Read what a piece of the body brought, up to the mark behind the content or to an error."""
+        found: list[Delta] = []
+        error: LaminaError | None = None
         try:
             for frame in parser.feed(piece):
                 if decoder.is_end(frame):
                     clock.is_over = True
-                    return
-                yield from decoder.read_frame(frame)
+                    break
+                found += decoder.read_frame(frame)
         except WireFault as exc:
-            raise self._build_error(exc) from exc
+            error = self._build_error(exc)
+            error.__cause__ = exc
         except (SseError, *_NOT_THE_FORMAT) as exc:
-            raise self._complain(exc) from exc
+            error = self._complain(exc)
+            error.__cause__ = exc
+        yield from joined(found)
+        if error is not None:
+            raise error
 
     async def _answer(self, decoder: Decoder, reply: Reply, clock: _Clock) -> list[Event]:
         body = await reply.read(deadline_s=clock.total_s, limit_bytes=_MAX_ANSWER_BYTES)

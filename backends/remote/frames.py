@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from orchestration.core.events import Delta, Event, Finish
+from orchestration.core.events import Delta, Event, Finish, Part
+
+_TEXTS = frozenset({Part.TEXT, Part.REASONING, Part.REFUSAL})
 
 
 class Frames:
@@ -32,9 +33,10 @@ class Frames:
         if not deltas:
             return deltas
         *others, last = deltas
-        whole, covers = b"".join(self._held), len(deltas) + self._num_open
+        whole = raw if len(self._held) == 1 else b"".join(self._held)
+        covers = len(deltas) + self._num_open
         self._held, self._num_open = [], 0
-        return [*map(self._part, others), replace(last, raw=whole, dialect=self._dialect, covers=covers)]
+        return [*map(self._part, others), last.with_raw(whole, self._dialect, covers=covers)]
 
     def hold(self, deltas: list[Delta], raw: bytes) -> list[Delta]:
         """Give the events of a frame that says more than they do: the next event has it."""
@@ -49,7 +51,7 @@ class Frames:
         if not self._is_on:
             return finish
         whole = b"".join([*self._held, raw])
-        return replace(finish, raw=whole, dialect=self._dialect, covers=self._num_open)
+        return finish.with_raw(whole, self._dialect, covers=self._num_open)
 
     def give_up(self) -> None:
         """Give no further event a frame: something was left out, and what follows does not stand without it."""
@@ -67,7 +69,48 @@ class Frames:
             return list(events)
         deltas = [self._part(event) for event in events if isinstance(event, Delta)]
         ends = [event for event in events if isinstance(event, Finish)]
-        return [*deltas, *(replace(end, raw=body, dialect=self._dialect, covers=len(deltas)) for end in ends)]
+        return [*deltas, *(end.with_raw(body, self._dialect, covers=len(deltas)) for end in ends)]
 
     def _part(self, delta: Delta) -> Delta:
-        return replace(delta, raw=b"", dialect=self._dialect)
+        return delta.with_raw(b"", self._dialect, covers=delta.covers)
+
+
+def joined(deltas: list[Delta]) -> list[Delta]:
+    """Join neighbouring pieces of one text that came together, and their frames: one event goes through all layers.
+
+    What has tokens' probabilities, or shares its frame with other events, stays as it is.
+    """
+    if len(deltas) < 2:
+        return deltas
+    found: list[Delta] = []
+    run: list[Delta] = []
+    for delta in deltas:
+        is_plain = (
+            delta.data is delta.logprobs is None and delta.covers == 1 and delta.raw != b"" and delta.part in _TEXTS
+        )
+        if run and not (is_plain and _goes_on(run[0], delta)):
+            found.append(_one_of(run))
+            run = []
+        if is_plain:
+            run.append(delta)
+        else:
+            found.append(delta)
+    return [*found, _one_of(run)] if run else found
+
+
+def _goes_on(first: Delta, delta: Delta) -> bool:
+    """Tell whether a plain piece goes on with the text of another one."""
+    return (
+        delta.part is first.part
+        and delta.choice == first.choice
+        and delta.dialect == first.dialect
+        and (delta.raw is None) is (first.raw is None)
+    )
+
+
+def _one_of(run: list[Delta]) -> Delta:
+    first = run[0]
+    if len(run) == 1:
+        return first
+    raw = None if first.raw is None else b"".join([delta.raw or b"" for delta in run])
+    return Delta(first.choice, first.part, "".join([delta.text for delta in run]), raw=raw, dialect=first.dialect)

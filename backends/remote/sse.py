@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+_SHORT_BYTES = 64 * 1024
 
 
 class SseError(ValueError):
@@ -39,6 +40,13 @@ class SseParser:
 
     def feed(self, data: bytes) -> list[SseFrame]:
         """Take the next bytes and return the frames that are whole now; raises `SseError`."""
+        if not self._is_begun and not self._tail and data.startswith(b"data:"):
+            self._is_begun = True  # nothing stands before the first line
+        if self._is_begun and not self._lines and not self._is_after_cr and len(self._tail) < _SHORT_BYTES:
+            data = bytes(self._tail) + data
+            self._tail = bytearray()
+            if b"\r" not in data:
+                return self._feed_plain(data)
         if self._is_after_cr and data:
             data = data.removeprefix(b"\n")
             self._is_after_cr = False
@@ -52,6 +60,23 @@ class SseParser:
             if frame is not None:
                 frames.append(frame)
         if self._size_bytes + len(self._tail) > MAX_FRAME_BYTES:
+            raise SseError(f"a frame is over the limit of {MAX_FRAME_BYTES} bytes")
+        return frames
+
+    def _feed_plain(self, data: bytes) -> list[SseFrame]:
+        """Take bytes that begin a line and end lines with LF alone, as nearly all servers do: frames end at `LF LF`."""
+        *whole, rest = data.split(b"\n\n")
+        frames = []
+        for text in whole:
+            if text.startswith(b"data: ") and b"\n" not in text:
+                frames.append(SseFrame("", text[6:], text + b"\n\n"))
+                continue
+            self._lines = [line for line in text.split(b"\n") if line]
+            frame = self._close_frame()
+            if frame is not None:
+                frames.append(frame)
+        self._tail = bytearray(rest)
+        if len(rest) > MAX_FRAME_BYTES or any(len(frame.raw) > MAX_FRAME_BYTES for frame in frames):
             raise SseError(f"a frame is over the limit of {MAX_FRAME_BYTES} bytes")
         return frames
 

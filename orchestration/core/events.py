@@ -71,6 +71,10 @@ class Delta:
     dialect: str | None = None
     covers: int = 1
 
+    def with_raw(self, raw: bytes | None, dialect: str | None, *, covers: int = 1) -> Delta:
+        """Copy the piece with other frames; `dataclasses.replace` takes five times as long."""
+        return Delta(self.choice, self.part, self.text, self.data, self.logprobs, raw, dialect, covers)
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:
@@ -86,6 +90,10 @@ class Finish:
     dialect: str | None = None
     stops: Mapping[int, str] = field(default_factory=dict)
     covers: int = 0
+
+    def with_raw(self, raw: bytes | None, dialect: str | None, *, covers: int = 0) -> Finish:
+        """Copy the end with other frames."""
+        return Finish(self.reasons, self.usage, raw, dialect, self.stops, covers)
 
 
 Event = Start | Delta | Finish

@@ -122,8 +122,8 @@ def anthropic(pieces: Sequence[bytes], *changes: Change) -> bytes:
 
 def shouting(event: Event) -> list[Event]:
     """Change one text as a check would."""
-    if isinstance(event, Delta) and event.text.startswith("lo"):
-        return [replace(event, text="LO", raw=None)]
+    if isinstance(event, Delta) and "lo" in event.text:
+        return [replace(event, text=event.text.replace("lo", "LO"), raw=None)]
     return [event]
 
 
@@ -173,7 +173,7 @@ def test_a_changed_event_is_written_anew_under_the_same_id_and_so_is_all_behind_
 
     assert out.startswith(b"".join(OPENAI[:2]))
     anew = frames_of(out[len(b"".join(OPENAI[:2])) :])
-    assert [one["choices"][0]["delta"].get("content") for one in anew[:-2]][:1] == ["LO"]
+    assert [one["choices"][0]["delta"].get("content") for one in anew[:-2]][:1] == ["LO 世"]
     assert {(one["id"], one["created"], one["model"]) for one in anew[:-1]} == {("chatcmpl-theirs", 7, "theirs-1")}
     assert all("role" not in one["choices"][0]["delta"] for one in anew[:-2])
     assert anew[-3]["choices"][0]["finish_reason"] == "stop"
