@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cache.examiner import Examiner
-from cache.policies.drift import ALPHA, WINDOW, Terms, grown, promised_rate, tightened, wealth
+from cache.policies.drift import ENOUGH, WINDOW, Terms, grown, promised_rate, tightened, wealth
 from gateway.hit_outcomes import HitOutcomes
 from gateway.label_watch import INTERVAL_S, LabelCursor
 from logging_layer.labels import LabelBook, LabelsDown
@@ -133,16 +133,16 @@ class DriftWatch:
         """Say what the tests say against the promise, None where they say nothing."""
         served = list(self.outcomes.since(in_force.since))
         sampled = [outcome.is_correct is False for outcome in served if outcome.is_sampled]
-        promised, enough = in_force.promised, 2.0 / ALPHA
+        promised = in_force.promised
         num_before = max(0, len(sampled) - WINDOW)
         self._wealth = wealth(sampled[-WINDOW:], promised=promised, num_before=num_before)
-        if self._wealth >= enough:
+        if self._wealth >= ENOUGH:
             return f"{sum(sampled)} of {len(sampled)} hits that were asked again were wrong"
         num_called = sum(outcome.is_correct is False for outcome in served)
-        if grown(num_called, num_called, promised=promised) < enough:
+        if grown(num_called, num_called, promised=promised) < ENOUGH:
             return None  # even if nothing else had been served
         num_hits = max(num_called, await self._count_hits(in_force.since))
-        if grown(num_called, num_hits, promised=promised) >= enough:
+        if grown(num_called, num_hits, promised=promised) >= ENOUGH:
             return f"{num_called} of {num_hits} hits were called wrong"
         return None
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 ALPHA = 0.05
 """The probability that a policy which keeps its promise is ever tightened, over as many labels as may come."""
+ENOUGH = 2.0 / ALPHA
+"""The wealth that speaks of drift: two streams of labels are tested, each with half of `ALPHA`."""
 WINDOW = 4_000
 """How many of the latest labels are looked at."""
 _START_EVERY = 50
@@ -34,7 +36,7 @@ class Terms:
 
 
 def wealth(is_wrong: Sequence[bool], *, promised: float, num_before: int = 0) -> float:
-    """Return what the stake has become after these labels, oldest first; 1 / alpha and more speaks of drift.
+    """Return what the stake has become after these labels, oldest first; `ENOUGH` and more speaks of drift.
 
     `promised` is the highest rate of wrong answers that keeps the promise, in (0, 1). `num_before` labels came earlier
     and are forgotten; what was staked on trouble since then is lost, which never raises a false alarm.
