@@ -17,6 +17,9 @@ from validators.shadow import Shadow, normalise
 CONTEXT = 1
 """How many characters to either side of a match a check may look at."""
 
+STRIDES = 8
+"""A check looks again once this part of its longest match has come in anew: at each event would cost far more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -77,8 +80,9 @@ class Channel:
         shadow = normalise(self._buffer, is_json=self._is_json)
         for scan in self._scans:
             # The last place whose longest match and next character are all here to stay, and one more.
-            limit = shadow.stable - (scan.rule.check.longest_match or 0) - CONTEXT + 1
-            if limit > scan.position:
+            longest = scan.rule.check.longest_match or 0
+            limit = shadow.stable - longest - CONTEXT + 1
+            if limit - scan.position > longest // STRIDES:
                 await self._scan(scan, shadow, limit=limit, end=limit)
         index = min((scan.position for scan in self._scans), default=shadow.stable)
         ready = self._release(shadow.offset(index))

@@ -70,11 +70,18 @@ def _is_phone(text: str, start: int, end: int) -> bool:
     return 7 <= num_digits <= 15 and after not in ("/", "%")
 
 
+_LETTERS = r"A-Za-z\x{c0}-\x{24f}\x{370}-\x{52f}"
+"""Latin, Greek and Cyrillic letters: without blanks between words an address would swallow its neighbours."""
 URL_CREDENTIALS = "url_credentials"
 
 SHAPES: tuple[Recogniser, ...] = (
     Recogniser(URL_CREDENTIALS, r"[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s/@:?#]{0,64}:[^\s/@?#]{1,100}@", 184, needs="@"),
-    Recogniser("email", r"[\pL\pN._%+'-]{1,64}@(?:[\pL\pN-]{1,40}\.){1,2}\pL{2,24}(?:\.\pL{2,3})?", 180, needs="@"),
+    Recogniser(
+        "email",
+        rf"[{_LETTERS}0-9._%+'-]{{1,64}}@(?:[{_LETTERS}0-9-]{{1,40}}\.){{1,2}}[{_LETTERS}]{{2,24}}(?:\.[{_LETTERS}]{{2,3}})?",
+        180,
+        needs="@",
+    ),
     Recogniser(
         "iban", r"(?i)[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?", 43, _bare(checksums.is_iban), _DIGITS
     ),
