@@ -52,7 +52,7 @@ class ApproximateIndex:
         self._index.cp.niter = _ITERATIONS
         self._index.cp.min_points_per_centroid = 1
         self._parameters = library.SearchParametersIVF(nprobe=_FIRST_PROBES)
-        self._num_lists = num_lists
+        self.num_lists = num_lists
         self.num_built = 0
         self.measured = Measured(recall=0.0, num_probed=_FIRST_PROBES)
 
@@ -99,13 +99,13 @@ class ApproximateIndex:
         self, table: VectorTable, sampled: NDArray[np.int64], numbers: NDArray[np.int64], *, target_recall: float
     ) -> None:
         bars = _kth_best(table, sampled, numbers)
-        num_probed = min(_FIRST_PROBES, self._num_lists)
+        num_probed = min(_FIRST_PROBES, self.num_lists)
         while True:
             self._parameters.nprobe = num_probed
             self.measured = Measured(_recall(self, table, sampled, bars), num_probed)
-            if self.measured.recall >= target_recall or num_probed == self._num_lists:
+            if self.measured.recall >= target_recall or num_probed == self.num_lists:
                 return
-            num_probed = min(2 * num_probed, self._num_lists)
+            num_probed = min(2 * num_probed, self.num_lists)
 
 
 def lists_for(num_rows: int) -> int:

@@ -20,6 +20,8 @@ from cache.encoder import Encoder, Tokens
 from cache.owner_methods import OwnerMethods
 from cache.owner_options import OwnerOptions, parse
 from cache.partitions import Partitions
+from cache.pgvector_index import SESSION, PgvectorIndex
+from cache.postgres import Postgres
 from cache.shared_index import SharedIndex
 from cache.vector_store import VectorStore
 from orchestration.core.lifeline import follow_supervisor, report
@@ -53,12 +55,7 @@ async def serve(options: OwnerOptions) -> None:
 async def _serve_until(stop: asyncio.Event, options: OwnerOptions) -> None:
     folder = await ensure_compiled(options.model, base=options.compiled, name=options.name, precision=options.precision)
     encoder = await asyncio.to_thread(Encoder, folder, num_threads=options.num_threads)
-    vectors = VectorStore(
-        options.redis, revision=encoder.revision, dim=encoder.dim, owner=f"{os.getpid()}-{os.urandom(8).hex()}"
-    )
-    snapshot = options.state / "index.npz" if options.state is not None else None
-    partitions = Partitions(encoder.dim, max_rows=options.max_rows, limits=options.index_limits)
-    index = SharedIndex(partitions, vectors, snapshot=snapshot)
+    index = _open_index(options, encoder)
     thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
 
     async def run(batch: Sequence[Tokens]) -> Sequence[NDArray[np.float32]]:
@@ -71,14 +68,30 @@ async def _serve_until(stop: asyncio.Event, options: OwnerOptions) -> None:
         await index.start()
         batcher.start()
         await server.start(options.socket)
-        report("ready", dim=encoder.dim, revision=encoder.revision, rows=index.num_rows)
+        report("ready", dim=encoder.dim, revision=encoder.revision, rows=index.numbers()["rows"])
         await stop.wait()
     finally:
         await server.aclose()
         await batcher.aclose()
         await index.aclose()
-        await vectors.aclose()
         thread.shutdown()
+
+
+def _open_index(options: OwnerOptions, encoder: Encoder) -> SharedIndex | PgvectorIndex:
+    """Return the index that the options ask for; nothing is asked of a server yet."""
+    if options.postgres is not None:
+        return PgvectorIndex(
+            Postgres(options.postgres, session=SESSION),
+            revision=encoder.revision,
+            dim=encoder.dim,
+            approximate_above=options.index_limits.approximate_above,
+        )
+    vectors = VectorStore(
+        options.redis, revision=encoder.revision, dim=encoder.dim, owner=f"{os.getpid()}-{os.urandom(8).hex()}"
+    )
+    partitions = Partitions(encoder.dim, max_rows=options.max_rows, limits=options.index_limits)
+    snapshot = options.state / "index.npz" if options.state is not None else None
+    return SharedIndex(partitions, vectors, snapshot=snapshot)
 
 
 def main() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from cache.batcher import Batcher, Lane
 from cache.encoder import Encoder, Tokens, Vectors
 from cache.index import NotBuiltYet, Row
-from cache.shared_index import SharedIndex
 from cache.store import StoreDown
+from orchestration.core import Candidate
 from orchestration.core.rpc import Method
 
 _MAX_REMEMBERED = 2048
@@ -32,6 +32,45 @@ class MethodError(Exception):
         self.code = code
 
 
+class VectorIndex(Protocol):
+    """Keep vectors by partition and entry, and find those that lie near.
+
+    Methods that wait raise `StoreDown` where what keeps the vectors does not work and is needed for the answer.
+    """
+
+    @property
+    def generation(self) -> int:
+        """Count the changes."""
+        ...
+
+    async def ready(self, partition: str) -> None:
+        """Have the partition where it can be searched; asked for while its question is encoded."""
+        ...
+
+    async def search(self, partition: str, vector: NDArray[np.float32], top_k: int) -> tuple[Candidate, ...]:
+        """Return the at most `top_k` nearest living entries, nearest first, the newer first among equals.
+
+        Raises `NotBuiltYet` for a partition that is too large to be searched for now.
+        """
+        ...
+
+    async def add(self, partition: str, row: Row) -> bool:
+        """Add an entry's row in place of its earlier one; tells whether it will outlive this process."""
+        ...
+
+    async def remove(self, entry: str) -> int:
+        """Take an entry out wherever it is known to be; returns of how many partitions."""
+        ...
+
+    async def remove_rows(self, rows: Sequence[tuple[str, str]]) -> int:
+        """Take (partition, entry) rows out; returns how many of them were known."""
+        ...
+
+    def numbers(self) -> Mapping[str, int]:
+        """Return what is counted, by name."""
+        ...
+
+
 class OwnerMethods:
     """The owner's methods by name; each takes `(params, payload)` and gives `(result, payload)`.
 
@@ -41,7 +80,7 @@ class OwnerMethods:
     """
 
     def __init__(
-        self, encoder: Encoder, batcher: TextBatcher, index: SharedIndex, *, clock: Callable[[], float] = time.time
+        self, encoder: Encoder, batcher: TextBatcher, index: VectorIndex, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._encoder = encoder
         self._batcher = batcher
@@ -75,9 +114,11 @@ class OwnerMethods:
         # Reading a partition that is not in memory takes no longer than encoding, so both run at once.
         vector, _ = await asyncio.gather(self._vector(text, Lane.URGENT), self._index.ready(partition))
         try:
-            found = self._index.search(partition, vector, top_k)
+            found = await self._index.search(partition, vector, top_k)
         except NotBuiltYet as exc:
             raise MethodError("building", str(exc)) from exc
+        except StoreDown as exc:
+            raise MethodError("down", str(exc)) from exc
         neighbours = [[candidate.entry, candidate.similarity] for candidate in found]
         return {
             "neighbours": neighbours,
@@ -95,7 +136,10 @@ class OwnerMethods:
             raise MethodError("bad_params", f"ttl_s is more than 0 and finite, not {ttl_s}")
         expires_at = self._clock() + ttl_s
         vector = await self._vector(text, Lane.PATIENT)
-        is_saved = await self._index.add(partition, Row(entry, vector, expires_at))
+        try:
+            is_saved = await self._index.add(partition, Row(entry, vector, expires_at))
+        except StoreDown as exc:
+            raise MethodError("down", str(exc)) from exc
         return {"is_saved": is_saved, "generation": self._index.generation}, b""
 
     async def _remove(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
@@ -139,11 +183,7 @@ class OwnerMethods:
     async def _stats(self, _params: Any, _payload: bytes) -> tuple[Any, bytes]:
         counts = self._batcher.counts
         return {
-            "rows": self._index.num_rows,
-            "partitions": self._index.num_partitions,
-            "generation": self._index.generation,
-            "unsaved": self._index.num_unsaved,
-            "store_down": int(self._index.is_down),
+            **self._index.numbers(),
             "waiting": self._batcher.num_waiting,
             "encoded": counts.num_items,
             "batches": counts.num_batches,

@@ -23,6 +23,7 @@ class OwnerOptions:
     compiled: Path
     precision: str
     num_threads: int
+    postgres: str | None
     max_rows: int
     index_limits: IndexLimits
     limits: BatchLimits
@@ -36,6 +37,8 @@ def parse(arguments: Sequence[str]) -> OwnerOptions:
         parser.error(f"--model: no sentence-transformers folder at {found.model}")
     if not found.redis.startswith(("redis://", "rediss://", "unix://")):
         parser.error(f"--redis: begins with redis://, rediss:// or unix://, not {found.redis.partition(':')[0]}")
+    if found.postgres is not None and not found.postgres.startswith(("postgresql://", "postgresql+psycopg2://")):
+        parser.error(f"--postgres: begins with postgresql://, not {found.postgres.partition(':')[0]}")
     try:
         limits = BatchLimits(
             max_batch_size=found.max_batch_size,
@@ -54,6 +57,7 @@ def parse(arguments: Sequence[str]) -> OwnerOptions:
         compiled=found.compiled,
         precision=found.precision,
         num_threads=found.threads,
+        postgres=found.postgres,
         max_rows=found.max_rows,
         index_limits=index_limits,
         limits=limits,
@@ -68,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, required=True, help="a sentence-transformers folder")
     parser.add_argument("--name", default="all-minilm-l6-v2", help="the model's name in revisions and records")
     parser.add_argument("--redis", required=True, help="where vectors are kept: redis:// or unix://")
+    parser.add_argument("--postgres", help="keep and search vectors in this Postgres, by pgvector, instead")
     parser.add_argument("--state", type=Path, help="where a graceful end leaves the index for the next start")
     parser.add_argument(
         "--compiled",
@@ -79,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, help="threads of the encoder (%(default)s)")
     parser.add_argument("--max-rows", type=int, default=200_000, help="rows kept in memory (%(default)s)")
     parser.add_argument(
-        "--approximate-above", type=int, default=16_384, help="rows of a partition that has an index (%(default)s)"
+        "--approximate-above", type=int, default=8_192, help="rows of a partition that has an index (%(default)s)"
     )
     parser.add_argument("--max-batch-size", type=int, default=32)
     parser.add_argument("--max-queue-delay-ms", type=float, default=2.0)

@@ -68,6 +68,7 @@ class Partitions:
 
     def put(self, partition: str, index: PartitionIndex) -> None:
         """Take in a filled index; rows of a partition that has come to be meanwhile stay, being newer."""
+        self.generation += len(index)
         if partition in self._by_name:
             newer = self._by_name[partition]
             self._num_rows -= len(newer)
@@ -76,7 +77,6 @@ class Partitions:
         self._by_name[partition] = index
         self._num_rows += len(index)
         self._grown.add(partition)
-        self.generation += 1
         self._use(partition)
 
     def add(self, partition: str, row: Row) -> None:

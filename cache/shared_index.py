@@ -7,7 +7,7 @@ import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -72,14 +72,20 @@ class SharedIndex:
         return self._partitions.num_rows
 
     @property
-    def num_partitions(self) -> int:
-        """Count the partitions in memory."""
-        return len(self._partitions)
-
-    @property
     def num_unsaved(self) -> int:
         """Count the rows that are in memory alone, because Redis was down."""
         return len(self._unsaved)
+
+    def numbers(self) -> Mapping[str, int]:
+        """Return what is counted."""
+        return {
+            "rows": self.num_rows,
+            "partitions": len(self._partitions),
+            "approximate": len(self._partitions.approximate()),
+            "generation": self.generation,
+            "unsaved": self.num_unsaved,
+            "store_down": int(self.is_down),
+        }
 
     async def start(self) -> None:
         """Load what Redis holds and begin to follow it; without Redis, begin empty and try again later."""
@@ -94,10 +100,11 @@ class SharedIndex:
         ]
 
     async def aclose(self) -> None:
-        """Stop following and write the snapshot; what could not be saved is lost."""
+        """Stop following, write the snapshot and close the vector store; what could not be saved is lost."""
         await _end({*self._tasks, *self._loading.values()})
         await self._builder.aclose()
         await self._write_snapshot()
+        await self._vectors.aclose()
 
     async def ready(self, partition: str) -> None:
         """Have the partition in memory, read from Redis where it was not; without Redis as it is."""
@@ -109,7 +116,7 @@ class SharedIndex:
             self._loading[partition] = loading
         await asyncio.shield(loading)  # others wait for it too
 
-    def search(self, partition: str, vector: NDArray[np.float32], top_k: int) -> tuple[Candidate, ...]:
+    async def search(self, partition: str, vector: NDArray[np.float32], top_k: int) -> tuple[Candidate, ...]:
         """Return the nearest entries in memory; `ready` has been awaited. Raises `NotBuiltYet`."""
         return self._partitions.search(partition, vector, top_k)
 

@@ -81,6 +81,19 @@ class VectorStore:
         except (exceptions.RedisError, OSError) as exc:
             raise _down(exc) from exc
 
+    async def save_all(self, partition: str, rows: Sequence[Row], *, ttl_s: float) -> None:
+        """Keep many rows by one command; other owners, which are not told, read them with the partition."""
+        packed: dict[Any, Any] = {row.entry: _EXPIRY.pack(row.expires_at) + row.vector.tobytes() for row in rows}
+        key, ttl_ms = self._prefix + partition, max(1, int(ttl_s * 1000))
+        try:
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hset(key, mapping=packed)
+                pipe.pexpire(key, ttl_ms, nx=True)
+                pipe.pexpire(key, ttl_ms, gt=True)
+                await pipe.execute()
+        except (exceptions.RedisError, OSError) as exc:
+            raise _down(exc) from exc
+
     async def remove(self, partition: str, entries: Sequence[str], *, is_told: bool = True) -> None:
         """Forget rows and, where `is_told`, tell the other owners (who find out about expired ones by themselves)."""
         try:

@@ -276,6 +276,34 @@ async def test_an_owner_without_redis_serves_from_memory(start_owner: StartOwner
         assert await client.check_health() is None
 
 
+async def test_an_owner_on_postgres_hits_and_its_entries_survive_a_restart(
+    start_owner: StartOwner, valkey_url: str, postgres_server: str
+) -> None:
+    first = start_owner("--postgres", postgres_server)
+    async with Tiers(first, valkey_url) as tiers:
+        await tiers.ask(FRANCE)
+        assert first.stop() == 0
+        second = start_owner("--postgres", postgres_server)
+
+        call, _ = await tiers.ask(WHATS)
+
+        assert second.ready["rows"] == 1
+        assert call.notes.cache.status is CacheStatus.SEMANTIC
+        assert call.notes.cache.similarity == pytest.approx(0.990, abs=0.005)
+
+
+async def test_without_its_postgres_a_look_up_misses_and_says_so(
+    start_owner: StartOwner, valkey_url: str, short_folder: Path
+) -> None:
+    nobody = f"postgresql://postgres@/postgres?host={short_folder}/nobody"
+    async with Tiers(start_owner("--postgres", nobody), valkey_url) as tiers:
+        call, events = await tiers.ask(FRANCE)
+
+        assert text_of(events) == "The capital is Paris."
+        assert call.notes.cache.status is CacheStatus.MISS
+        assert call.notes.degraded == ["semantic_cache_down"]
+
+
 def test_an_owner_ends_with_its_supervisor(start_owner: StartOwner) -> None:
     owner = start_owner()
     assert owner.process.stdin is not None
@@ -291,6 +319,8 @@ def test_an_owner_ends_with_its_supervisor(start_owner: StartOwner) -> None:
         (["--model", "/nowhere", "--redis", "unix:///x"], "no sentence-transformers folder at /nowhere"),
         (["--redis", "http://x"], "begins with redis://"),
         (["--redis", "unix:///x", "--max-batch-size", "0"], "at least 1"),
+        (["--redis", "unix:///x", "--approximate-above", "0"], "approximate_above is at least 1"),
+        (["--redis", "unix:///x", "--postgres", "sqlite:///x"], "begins with postgresql://"),
     ],
 )
 def test_a_wrong_command_line_ends_with_one_line_that_says_so(

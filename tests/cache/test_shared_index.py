@@ -50,12 +50,11 @@ async def an_owner(
         yield index
     finally:
         await index.aclose()
-        await vectors.aclose()
 
 
 async def found(index: SharedIndex, partition: str, number: int) -> list[str]:
     await index.ready(partition)
-    return [candidate.entry for candidate in index.search(partition, vector(number), 10)]
+    return [candidate.entry for candidate in await index.search(partition, vector(number), 10)]
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -66,8 +65,9 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def until_found(index: SharedIndex, partition: str, wanted: set[str]) -> None:
-    await index.ready(partition)
-    await until(lambda: {found.entry for found in index.search(partition, vector(0), 10)} == wanted)
+    async with asyncio.timeout(20):
+        while set(await found(index, partition, 0)) != wanted:  # noqa: ASYNC110 (as above)
+            await asyncio.sleep(0.01)
 
 
 async def test_rows_survive_a_restart(valkey_url: str) -> None:
@@ -148,7 +148,6 @@ async def test_one_who_lags_too_far_behind_reads_everything_anew(valkey_url: str
             await until(lambda: index.num_rows == 1200)
         finally:
             await index.aclose()
-            await behind.aclose()
 
 
 async def test_a_start_from_the_snapshot_adds_what_changed_since(valkey_url: str, tmp_path: Path) -> None:
