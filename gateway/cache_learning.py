@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
@@ -21,7 +22,7 @@ from gateway.cache_metrics import CacheMetrics
 from gateway.drift_watch import DriftWatch
 from gateway.feedback import Feedback, feedback_routes
 from gateway.judging import JudgeStanding, Judging, VerdictBook, judge_routes
-from gateway.label_watch import LabelWatch
+from gateway.label_watch import Drawing, LabelWatch
 from gateway.parts import CallReader
 from gateway.policy_admin import policy_routes
 from gateway.policy_watch import PolicyWatch
@@ -47,10 +48,11 @@ class CacheLearning:
         self._judging: Judging | None = None
         self._watches: list[PolicyWatch | LabelWatch | DriftWatch | Judging] = []
 
-    def follow(self, examiner: Examiner, *, settings: Terms) -> None:
+    def follow(self, examiner: Examiner, *, settings: Terms, shadow_share: float, near_miss_share: float) -> None:
         """Keep an examiner up to date from `start` on, and hold it to its promise; `settings` are the settings' own
-        terms.
+        terms, the shares say what is labelled.
         """
+        drawing = Drawing(hits=shadow_share or 1.0, near_misses=near_miss_share or 1.0, has_judge=self._has_judge)
         self._drift = DriftWatch(
             book=self._labels,
             history=self._policies,
@@ -59,7 +61,11 @@ class CacheLearning:
             count_hits=self._count_hits,
             told=self._metrics.tightened,
         )
-        self._watches += [PolicyWatch(self._policies, examiner), LabelWatch(self._labels, examiner), self._drift]
+        self._watches += [
+            PolicyWatch(self._policies, examiner),
+            LabelWatch(self._labels, examiner, drawing=drawing),
+            self._drift,
+        ]
 
     def judge(
         self, judge: Judge, *, model: str, limits: DeskLimits, store: Store, leases: Leases, examiner: Examiner
@@ -105,7 +111,7 @@ class CacheLearning:
         return next((int(row["calls"]) for row in sums if row["cache_status"] == CacheStatus.SEMANTIC), 0)
 
     async def _keep(self, reask: Reask) -> None:
-        self._metrics.shadowed("same" if reask.is_same else "other_words")
+        self._metrics.shadowed("same" if reask.is_same else "other_words", cost_usd=reask.cost_usd)
         label = Label(
             call=reask.call.id,
             source=LabelSource.SHADOW,
@@ -113,6 +119,7 @@ class CacheLearning:
             labelled_at=time.time(),
             entry=reask.entry.id,
             similarity=reask.similarity,
+            inputs=_inputs_of(reask),
             note=None if reask.cost_usd is None else f"asked again for {reask.cost_usd:.6f} USD",
         )
         try:
@@ -128,6 +135,9 @@ class CacheLearning:
             return
         question = Question(partition, text)
         self._judging.desk.consider_hit(reask.call.id, question, reask.entry.id, reask.similarity)
+
+    def _has_judge(self) -> bool:
+        return self._judging is not None and self._judging.standing.is_in_force
 
     def _judge_view(self) -> Mapping[str, Any]:
         if self._judging is None:
@@ -145,3 +155,10 @@ class CacheLearning:
             await watch.aclose()
         await self._labels.aclose()
         await self._policies.aclose()
+
+
+def _inputs_of(reask: Reask) -> str | None:
+    """Return what the scorer saw of the entry that was served, None where none had looked."""
+    served = (one for one in reask.call.notes.cache.candidates if one.entry == reask.entry.id)
+    inputs = next((one.inputs for one in served), None)
+    return None if inputs is None else json.dumps(inputs)

@@ -47,6 +47,7 @@ class CacheMetrics:
             "shadow", "Hits asked again, by whether the answer had the same words or other_words.", "outcome"
         )
         judge = counter("judge", "What became of the pairs that the off-path judge was to look at.", "outcome")
+        house_usd = counter("house_usd", "What asking hits again and the judge cost, charged to no caller.", "by")
         self._saved_usd = counter("saved_usd", "What the answers from caches would have cost, at today's prices.")
         self._quarantined = counter("quarantined", "Stored answers taken out of service because one was called wrong.")
         self._tightened = counter("drift_tightened", "How often the drift monitor of a worker raised the bar.")
@@ -54,7 +55,7 @@ class CacheMetrics:
         self._misses = tallies.counter(misses)
         self._vetoes = tallies.counter(vetoes)
         self._tokens = tallies.counter(tokens)
-        self._shadow, self._judge = shadow.labels, judge.labels
+        self._shadow, self._judge, self._house_usd = shadow.labels, judge.labels, house_usd.labels
         self.price_of: PriceOf = lambda _models, _backend: Price()
 
     def observe(self, notes: Notes, usage: Usage | None, *, model: str) -> None:
@@ -77,13 +78,18 @@ class CacheMetrics:
         """Count stored answers that were taken out of service."""
         self._quarantined.inc(number)
 
-    def shadowed(self, outcome: str) -> None:
-        """Count a hit that was asked again."""
+    def shadowed(self, outcome: str, *, cost_usd: float | None) -> None:
+        """Count a hit that was asked again, and what that cost the house."""
         self._shadow(outcome).inc()
+        self._house_usd("shadow").inc(cost_usd or 0.0)
 
     def judged(self, outcome: str) -> None:
         """Count a pair that the judge was to look at."""
         self._judge(outcome).inc()
+
+    def judge_cost(self, usd: float) -> None:
+        """Count what an opinion cost the house."""
+        self._house_usd("judge").inc(usd)
 
     def tightened(self) -> None:
         """Count a bar that was raised because answers went wrong too often."""

@@ -134,7 +134,8 @@ def _cache_status(notes: Notes, age_s: float) -> bytes:
         return b"lamina; fwd=miss; collapsed"
     if notes.cache.ttl_s is None:
         return b"lamina; hit"
-    return b"lamina; hit; ttl=%d" % (notes.cache.ttl_s - age_s)
+    detail = b"; detail=alias" if notes.cache.is_alias else b""
+    return b"lamina; hit; ttl=%d%s" % (notes.cache.ttl_s - age_s, detail)
 
 
 def _plain(cost_usd: float) -> bytes:

@@ -112,6 +112,7 @@ class VerdictBook:
     async def keep(self, verdict: Verdict) -> None:
         """Keep one. Where the guard had objected there is no label: no bar and no scorer ever meets such a pair."""
         pair = verdict.pair
+        self._metrics.judge_cost(verdict.cost_usd or 0.0)
         if pair.is_hit and not verdict.is_correct:
             self._metrics.quarantined(1)
         if verdict.values is None and not pair.is_hit:

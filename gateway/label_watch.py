@@ -6,6 +6,9 @@ import asyncio
 import json
 import logging
 import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from cache.examiner import Examiner
 from cache.policies.features import Features, feature_names
@@ -15,8 +18,7 @@ from logging_layer.labels import Label, LabelBook, LabelsDown, LabelSource
 INTERVAL_S = 5.0
 _HISTORY_S = 30 * 86_400.0
 _OVERLAP_S = 2.0  # nodes' clocks differ, and a label is visible a moment after its time
-_TRUSTED = frozenset({LabelSource.HUMAN, LabelSource.JUDGE, LabelSource.NEAR_MISS})
-"""Shadow calls say only what is surely right: learning from them alone would raise every chance."""
+_MAX_DRAWN = 10_000
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,19 @@ class LabelCursor:
         return new
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Which calls are labelled at all: a share of the hits, a share of the near misses; a label stands for as many.
+
+    Re-asks say only what is surely right: learned from alone they would raise every chance. `has_judge` tells whether
+    somebody says of the others what they are.
+    """
+
+    hits: float = 1.0
+    near_misses: float = 1.0
+    has_judge: Callable[[], bool] = lambda: False
+
+
 class LabelWatch:
     """Hand the labels of the last 30 days, then each new one, to the examiner's policy; each once, and all of them
     again to a policy that was put in force meanwhile, which knows none.
@@ -50,9 +65,18 @@ class LabelWatch:
     A database that does not answer is asked again; the policy stays as it is meanwhile.
     """
 
-    def __init__(self, book: LabelBook, examiner: Examiner, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self,
+        book: LabelBook,
+        examiner: Examiner,
+        *,
+        drawing: Drawing = Drawing(),
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._cursor = LabelCursor(book)
         self._examiner = examiner
+        self._drawing = drawing
+        self._drawn: OrderedDict[str, None] = OrderedDict()
         self._interval_s = interval_s
         self._taught = examiner.applied
         self._task: asyncio.Task[None] | None = None
@@ -71,7 +95,7 @@ class LabelWatch:
         except LabelsDown as exc:
             logger.warning("cache.labels_unknown: %s", exc)
             return 0
-        lessons = [lesson for label in new if (lesson := lesson_of(label)) is not None]
+        lessons = [lesson for label in new if (lesson := self._lesson(label)) is not None]
         for lesson in lessons:
             self._examiner.observe(lesson)
         return len(lessons)
@@ -82,6 +106,20 @@ class LabelWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def _lesson(self, label: Label) -> PolicyLabel | None:
+        """Weigh a label by how many calls it stands for: a drawn hit's by those that were not drawn."""
+        if label.source is LabelSource.SHADOW:
+            self._drawn[label.call] = None
+            if len(self._drawn) > _MAX_DRAWN:
+                self._drawn.popitem(last=False)
+            if not self._drawing.has_judge():
+                return None
+        share = self._drawing.hits if label.call in self._drawn else 1.0
+        if label.source is LabelSource.NEAR_MISS:
+            share = self._drawing.near_misses
+        lesson = lesson_of(label)
+        return None if lesson is None else replace(lesson, weight=1.0 / share)
+
     async def _follow(self) -> None:
         while True:
             await self.look()
@@ -89,8 +127,8 @@ class LabelWatch:
 
 
 def lesson_of(label: Label) -> PolicyLabel | None:
-    """Return what a policy learns from a label, None where nobody trusted said so or no scorer had judged."""
-    if label.source not in _TRUSTED or label.is_correct is None or label.inputs is None or label.entry is None:
+    """Return what a policy learns from a label, None where nobody could tell or no scorer had judged."""
+    if label.is_correct is None or label.inputs is None or label.entry is None:
         return None
     values = json.loads(label.inputs)[: len(feature_names())]
     if len(values) != len(feature_names()):

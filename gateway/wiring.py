@@ -276,7 +276,12 @@ class _Wiring:
         )
         examiner = Examiner(policy, load_guard() if semantic.guard else None)
         terms = Terms(semantic.policy, semantic.threshold, semantic.wrong_to_call_cost)
-        self._learning.follow(examiner, settings=terms)
+        self._learning.follow(
+            examiner,
+            settings=terms,
+            shadow_share=semantic.shadow_share,
+            near_miss_share=semantic.judge.share if semantic.judge is not None else 1.0,
+        )
         layer = SemanticCache(
             self._owner,
             self._store,

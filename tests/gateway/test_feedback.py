@@ -17,7 +17,7 @@ from cache.quarantine import keys_of, semantic_key
 from cache.semantic import SemanticCache
 from cache.store import StoreDown
 from gateway.feedback import Feedback
-from gateway.label_watch import LabelWatch, lesson_of
+from gateway.label_watch import Drawing, LabelWatch, lesson_of
 from logging_layer.call_log import CallLog
 from logging_layer.labels import Label, LabelBook, LabelSource
 from orchestration.core import CacheStatus, Layer, compose
@@ -171,7 +171,6 @@ async def test_a_policy_that_was_put_in_force_learns_what_was_known_before(book:
 @pytest.mark.parametrize(
     "label",
     [
-        Label("c", LabelSource.SHADOW, True, 1.0, entry="e", inputs="[0.9, 1, 0, 0, 0, 0]"),
         Label("c", LabelSource.HUMAN, None, 1.0, entry="e", inputs="[0.9, 1, 0, 0, 0, 0]"),
         Label("c", LabelSource.HUMAN, True, 1.0, entry="e"),
         Label("c", LabelSource.HUMAN, True, 1.0, entry="e", inputs="[0.9]"),
@@ -179,3 +178,33 @@ async def test_a_policy_that_was_put_in_force_learns_what_was_known_before(book:
 )
 def test_what_is_not_sure_teaches_nothing(label: Label) -> None:
     assert lesson_of(label) is None
+
+
+@pytest.mark.parametrize("has_judge", [False, True])
+async def test_a_label_weighs_as_many_calls_as_it_stands_for(book: LabelBook, *, has_judge: bool) -> None:
+    examiner = Examiner(build_policy("calibrated", threshold=0.95, wrong_to_call_cost=25))
+    inputs = json.dumps(examiner.policy.judge("e", Features(0.97)).inputs)
+    now = time.time()
+    said = [
+        ("same words", LabelSource.SHADOW, True),
+        ("other words", LabelSource.SHADOW, None),
+        ("other words", LabelSource.JUDGE, False),
+        ("near", LabelSource.NEAR_MISS, False),
+        ("a complaint", LabelSource.HUMAN, False),
+    ]
+    await book.add(
+        [
+            Label(call, source, is_correct, now + place, entry="e", similarity=0.97, inputs=inputs)
+            for place, (call, source, is_correct) in enumerate(said)
+        ]
+    )
+    watch = LabelWatch(book, examiner, drawing=Drawing(hits=0.02, near_misses=0.5, has_judge=lambda: has_judge))
+
+    await watch.look()
+
+    policy = examiner.policy
+    assert isinstance(policy, CalibratedPolicy)
+    learned = [(seen.is_correct, seen.weight) for seen in policy.learned.window]
+    assert learned == [*([(True, 50.0)] if has_judge else []), (False, 50.0), (False, 2.0), (False, 1.0)]
+    await watch.aclose()
+    await book.aclose()

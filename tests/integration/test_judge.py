@@ -114,6 +114,7 @@ def test_an_alias_of_a_checked_judge_is_served_counted_quarantined_and_replayed(
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "100 of 100 pairs right" in checked.stdout
     assert (record["cache"]["is_alias"], record["extra"]["semantic"]) == (True, "alias")
+    assert alias.headers["cache-status"].endswith("; detail=alias")
     assert alias.json()["choices"][0]["message"]["content"] == f"An answer to: {FRANCE}"
     assert 'lamina_cache_hits_total{kind="alias"} 1.0' in metrics
     assert 'lamina_cache_judge_total{outcome="approved"} 1.0' in metrics
