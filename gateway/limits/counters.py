@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -84,7 +84,8 @@ class Counters:
         self._prefix = prefix
         self._in_flight: dict[str, _InFlight] = {}
         self._unsettled: dict[str, tuple[_InFlight, int, int]] = {}
-        self._settling: dict[str, asyncio.Task[None]] = {}
+        self._settling: set[str] = set()
+        self._settled: asyncio.Future[None] | None = None
         self._seeds: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._renewing: asyncio.Task[None] | None = None
@@ -102,11 +103,11 @@ class Counters:
 
         Where the caller is cancelled meanwhile, what was reserved is given back.
         """
-        work = self._own(self._admit(call_id, scopes, estimate, now))
+        keys = tuple(self._prefix + scope.name for scope in scopes)
         try:
-            return await asyncio.shield(work)
+            return await self._admit(call_id, keys, scopes, estimate, now)
         except asyncio.CancelledError:
-            self._own(self._take_back(work, call_id))
+            self._own(self._take_back(call_id, keys))
             raise
 
     async def settle(self, call_id: str, *, tokens: int, nano_usd: int) -> None:
@@ -116,9 +117,17 @@ class Counters:
             return
         duration_s = asyncio.get_running_loop().time() - held.begun
         self._mean_duration_s += 0.1 * (duration_s - self._mean_duration_s)
-        task = self._settling[call_id] = self._own(self._settle(call_id, held, tokens, nano_usd))
-        task.add_done_callback(lambda _: self._settling.pop(call_id, None))
-        await asyncio.shield(task)
+        self._settling.add(call_id)
+        try:
+            await self._settle(call_id, held, tokens, nano_usd)
+        except asyncio.CancelledError:
+            # Whether it was done is not known; done twice it changes nothing.
+            self._own(self._settle_after_all(call_id, held, tokens, nano_usd))
+            raise
+        except BaseException:
+            self._end_settling(call_id)
+            raise
+        self._end_settling(call_id)
 
     async def aclose(self) -> None:
         """Finish what is under way; what still cannot be settled is logged and left to its lease."""
@@ -127,13 +136,15 @@ class Counters:
             await asyncio.gather(self._renewing, return_exceptions=True)
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._wait_for_settling(self._settling)
         await self._settle_late()
         if self._unsettled:
             logger.error("limits.unsettled count=%d", len(self._unsettled))
 
-    async def _admit(self, call_id: str, scopes: Sequence[Scope], estimate: Estimate, now: float) -> Admitted | Refused:
+    async def _admit(
+        self, call_id: str, keys: tuple[str, ...], scopes: Sequence[Scope], estimate: Estimate, now: float
+    ) -> Admitted | Refused:
         is_leased = any(_is_leased(scope) for scope in scopes)
-        keys = tuple(self._prefix + scope.name for scope in scopes)
         arguments: list[str | int] = [call_id, self._lease_ms, estimate.tokens, estimate.nano_usd, int(is_leased)]
         for scope in scopes:
             arguments += _arguments(scope, now)
@@ -161,11 +172,23 @@ class Counters:
             wait_s = min(10.0, max(0.05, self._mean_duration_s / (scope.limits.parallel or 1)))
         return Refused(limit, scope, wait_s, rooms)
 
-    async def _take_back(self, work: asyncio.Task[Admitted | Refused], call_id: str) -> None:
-        await asyncio.wait([work])
-        held = self._in_flight.pop(call_id, None)
-        if held is not None:
-            await self._settle(call_id, held, 0, 0)
+    async def _take_back(self, call_id: str, keys: tuple[str, ...]) -> None:
+        """Settle a call for nothing; the store hears of it after the admission, if that one was sent at all."""
+        try:
+            await self._store.run(scripts.SETTLE, keys, [call_id, 0, 0])
+        except StoreLost as exc:
+            logger.warning("limits.left_to_its_lease error=%s", exc)
+
+    async def _settle_after_all(self, call_id: str, held: _InFlight, tokens: int, nano_usd: int) -> None:
+        try:
+            await self._settle(call_id, held, tokens, nano_usd)
+        finally:
+            self._end_settling(call_id)
+
+    def _end_settling(self, call_id: str) -> None:
+        self._settling.discard(call_id)
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
 
     async def _settle(self, call_id: str, held: _InFlight, tokens: int, nano_usd: int) -> None:
         try:
@@ -222,11 +245,15 @@ class Counters:
 
         Only once its settlement is through: that one must find the call, or its cost would not count.
         """
-        settling = [task for call_id, task in self._settling.items() if call_id in group]
-        if settling:
-            await asyncio.wait(settling)
-        for call_id in group.keys() - self._in_flight.keys() - self._unsettled.keys() - self._settling.keys():
+        await self._wait_for_settling(group)
+        for call_id in group.keys() - self._in_flight.keys() - self._unsettled.keys() - self._settling:
             await self._store.run(scripts.ABANDON, group[call_id].keys, [call_id])
+
+    async def _wait_for_settling(self, group: Collection[str]) -> None:
+        while self._settling and not self._settling.isdisjoint(group):
+            if self._settled is None or self._settled.done():
+                self._settled = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._settled)
 
     def _own(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         task = asyncio.create_task(work)

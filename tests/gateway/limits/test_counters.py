@@ -343,3 +343,19 @@ class _Gates:
 class _Away:
     async def run(self, *_: object) -> None:
         raise StoreLost("away")
+
+
+async def test_a_settlement_whose_caller_leaves_is_done_all_the_same(store: RedisScripts) -> None:
+    counters = counters_of(store)
+    await admit(counters, "a", scope(parallel=1, budget_usd=1), cents=10)
+
+    counters._store = gates = _Gates(store)
+    settling = asyncio.create_task(counters.settle("a", tokens=0, nano_usd=3 * CENT))
+    await gates.reached(scripts.SETTLE)
+    settling.cancel()
+    await asyncio.wait([settling])
+    gates.open(scripts.SETTLE)
+    await counters.aclose()
+
+    assert settling.cancelled()
+    assert await held(store) == {"slots": 0, "spent": 3 * CENT, "held": 0, "tokens": 0}
