@@ -115,6 +115,29 @@ async def test_the_worker_answers_its_health(guardrails: GuardrailsClient, short
     await absent.aclose()
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "good", "bad"),
+    [
+        ("contains-string", {"substring": "kind regards"}, "with kind regards", "bye"),
+        ("ends-with", {"end": "."}, "It is so.", "It is so"),
+        ("has-url", {}, "see https://example.com/a", "see there"),
+        ("mentions-drugs", {}, "take a walk", "take some cocaine"),
+        ("one-line", {}, "one", "one\ntwo"),
+        ("reading-time", {"reading_time": 0.1}, "short", "long words " * 200),
+        ("valid-choices", {"choices": ["yes", "no"]}, "yes", "maybe"),
+    ],
+)
+async def test_a_packaged_validator_tells_good_from_bad_without_a_network(
+    guardrails: GuardrailsClient, guardrails_worker: Worker, name: str, options: dict[str, Any], good: str, bad: str
+) -> None:
+    check = GuardrailsCheck(f"guardrails/{name}", options, guardrails, timeout_s=20)
+
+    assert (await check.check(good, CONTEXT)).outcome is Outcome.PASS
+    refused = await check.check(bad, CONTEXT)
+    assert (refused.outcome, refused.spans) == (Outcome.BLOCK, ())
+    assert guardrails_worker.foreign_hosts.read_text() == ""
+
+
 async def test_no_foreign_host_is_looked_up(guardrails: GuardrailsClient, guardrails_worker: Worker) -> None:
     await guardrails.check("guardrails/secrets-present", {}, KEY, timeout_s=20)
     await guardrails.check("guardrails/valid-length", {"max": 3}, KEY, timeout_s=20)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from validators import registry
+from validators import guardrails_table, registry
 from validators.banned_words import BannedWords
 from validators.guardrails_client import GuardrailsClient
+from validators.guardrails_table import KNOWN, REFUSED
 from validators.policy import Fail, Mode, OnFail
 from validators.registry import CheckSpec, build_checks, guardrails_specs, parse_specs, policy_hash
 
@@ -32,9 +33,10 @@ CLIENT = GuardrailsClient(Path("/nowhere/guard.sock"))
         (
             "output",
             {"check": "guardrails/nope"},
-            "known guardrails-ai checks: guardrails/secrets-present, guardrails/valid-length",
+            "known guardrails-ai checks: guardrails/contains-string, guardrails/ends-with, ",
         ),
         ("output", {**WORDS, "mode": "chunk"}, "validators.output[0].mode: must be one of window, hold, observe"),
+        ("output", {"check": "guardrails/ends-with"}, "validators.output[0].end: guardrails/ends-with needs it"),
         ("output", {"check": "json", "mode": "window"}, "validators.output[0].mode: json has no longest match"),
         (
             "output",
@@ -123,6 +125,22 @@ def test_a_wrong_setting_is_named(stage: Any, row: dict[str, Any], message: str)
         build_checks(parse_specs([row], stage=stage), stage=stage, worker=CLIENT)
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_validator_that_does_not_serve_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ValueError, match=r"validators.output\[0\].check: .* does not serve here: its? "):
+        build_checks([CheckSpec(name)], stage="output", worker=CLIENT)
+
+    assert name not in KNOWN
+
+
+def test_a_guardrails_check_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = replace(KNOWN["guardrails/valid-length"], package="guardrails-ai-of-nobody")
+    monkeypatch.setattr(guardrails_table, "KNOWN", {"guardrails/valid-length": absent})
+
+    with pytest.raises(ValueError, match="install guardrails-ai-of-nobody"):
+        build_checks([CheckSpec("guardrails/valid-length")], stage="output", worker=CLIENT)
 
 
 def test_a_guardrails_check_without_a_worker_is_refused() -> None:
