@@ -16,7 +16,7 @@ from orchestration.core import Call
 from validators.guardrails_client import GuardrailsClient
 from validators.patterns import Pattern
 from validators.policy import Rule
-from validators.registry import CheckSpec, build_checks, guardrails_specs, parse_specs, policy_hash
+from validators.registry import READS_REQUEST, CheckSpec, build_checks, guardrails_specs, parse_specs, policy_hash
 from validators.scope import Caller, CallerOf, read_scope
 from validators.secrets import SHAPES, TAIL
 
@@ -69,6 +69,12 @@ class CheckPlan:
             return build_checks(specs, stage=stage, worker=worker)
         except ValueError as exc:
             raise SettingsError(str(exc)) from exc
+
+    def hit_rules(self, worker: GuardrailsClient) -> tuple[Rule, ...]:
+        """Build the rules by which the answer to a similar question is checked once more, against this one."""
+        return build_checks(
+            [spec for spec in self.output if spec.check in READS_REQUEST], stage="output", worker=worker
+        )
 
 
 def plan_checks(settings: Settings) -> CheckPlan:

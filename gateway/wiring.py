@@ -58,6 +58,7 @@ from orchestration.core.chooser import Chooser
 from orchestration.core.rpc import RpcClient, RpcError
 from orchestration.core.standing import Standings
 from validators.guardrails_client import GuardrailsClient
+from validators.hit_checks import HitChecks
 from validators.input_checks import InputChecks
 from validators.output_checks import OutputChecks
 
@@ -226,8 +227,11 @@ class _Wiring:
             "router": lambda: None,  # the core, which is no layer
         }
         layers: list[Layer] = []
-        choices = choices_before_caches(self._settings, routes)
+        choices, hits = choices_before_caches(self._settings, routes), self._hit_checks()
         for spec in read_layers(self._settings.layers):
+            if hits is not None and spec.name in ("exact_cache", "semantic_cache"):
+                layers.append(timed("hit_checks", hits))
+                hits = None
             if choices and spec.name in BEHIND_CHOICE:
                 layers.append(Chooser(choices))
                 choices = {}
@@ -235,6 +239,10 @@ class _Wiring:
             if layer is not None:
                 layers.append(timed(spec.name, layer))
         return layers
+
+    def _hit_checks(self) -> Layer | None:
+        rules = self._checks.hit_rules(self._guard) if self._settings.uses_semantic_cache else ()
+        return HitChecks(rules, caller_of=self._caller_of) if rules else None
 
     def _call_log(self) -> Layer:
         mask = secrets_mask() if self._checks.finds_secrets else None

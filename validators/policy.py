@@ -68,11 +68,13 @@ class Rule:
 class Tally:
     """Run the rules' checks for one call and keep what came of it, one `CheckNote` for each check that ran.
 
-    `num_reasks` counts how often the model was asked again; whoever does that counts it.
+    `num_reasks` counts how often the model was asked again; whoever does that counts it. `place` names the stage in the
+    notes where it is another than the checks'.
     """
 
-    def __init__(self, call: Call, rules: Sequence[Rule], stage: Stage) -> None:
+    def __init__(self, call: Call, rules: Sequence[Rule], stage: Stage, *, place: str | None = None) -> None:
         self.stage = stage
+        self._place = place or stage
         self._call = call
         self._lines = {id(rule): _Line(rule) for rule in rules}
         self._is_recorded = False
@@ -130,9 +132,9 @@ class Tally:
         notes = self._call.notes
         for line in self._lines.values():
             if line.outcome is not None:
-                notes.checks.append(line.written(self.stage))
+                notes.checks.append(line.written(self._place))
         spent_ms = sum(line.duration_ms for line in self._lines.values())
-        notes.stages_ms[f"{self.stage}_checks"] = spent_ms
+        notes.stages_ms[f"{self._place}_checks"] = spent_ms
 
     def _act(self, rule: Rule, verdict: Verdict, line: _Line, param: str | None) -> Verdict:
         if rule.only_tells:
@@ -178,7 +180,7 @@ class _Line:
         elif verdict.score is not None and verdict.outcome is self.outcome:
             self.score = max(verdict.score, self.score or 0.0)
 
-    def written(self, stage: Stage) -> CheckNote:
+    def written(self, stage: str) -> CheckNote:
         assert self.outcome is not None, "only a check that ran is written"
         return CheckNote(
             check=self.rule.check.name,

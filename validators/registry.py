@@ -52,6 +52,9 @@ OWN: Mapping[str, Callable[[Options], Check]] = {
     "topics": create_topics,
     "urls": create_urls,
 }
+READS_REQUEST = frozenset({"distribution", "grounding", "json_schema"})
+"""Checks whose verdict on an answer depends on what was asked."""
+
 BORROWED = "guardrails/"
 TIMEOUT = "timeout_s"
 DEFAULT_TIMEOUT_S = 2.0
