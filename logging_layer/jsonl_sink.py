@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from logging_layer.codec import decode
@@ -14,6 +14,8 @@ from logging_layer.sink import Shipped, SinkDown
 
 FILE = "calls.jsonl"
 ROTATED = "calls.*.jsonl"
+PATTERN = "calls*.jsonl"
+_DAY_S = 86_400.0
 _TAIL_BYTES = 16 * 1024 * 1024
 """How much of the file is read at the start: more than one batch, and only the last one can come again."""
 
@@ -21,20 +23,29 @@ _TAIL_BYTES = 16 * 1024 * 1024
 class JsonlSink:
     """Append each record once to `folder/calls.jsonl`; a full file is renamed, `calls.<nanoseconds>.jsonl`.
 
-    Before a batch that would make it larger than `max_file_bytes` a file is closed; of those `max_files` are kept.
-    With `syncs` a batch is durable before it counts, without it the kernel decides. One process writes a folder. A
-    batch that the disk refuses leaves nothing behind.
+    Before a batch that would make it larger than `max_file_bytes`, and on another day (UTC) than its last line's, a
+    file is closed; of those `max_files` are kept. With `syncs` a batch is durable before it counts, without it the
+    kernel decides. One process writes a folder. A batch that the disk refuses leaves nothing behind.
     """
 
     name = "jsonl"
     max_records = 500
 
-    def __init__(self, folder: Path, *, max_file_bytes: int, max_files: int, syncs: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_file_bytes: int,
+        max_files: int,
+        syncs: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._folder = folder
         self._path = folder / FILE
         self._max_file_bytes = max_file_bytes
         self._max_files = max_files
         self._syncs = syncs
+        self._clock = clock
         self._last: set[str] | None = None
 
     async def send(self, records: Sequence[Shipped]) -> None:
@@ -54,10 +65,13 @@ class JsonlSink:
         new = [shipped for shipped in records if shipped.record["id"] not in self._last]
         lines = b"".join(shipped.data + b"\n" for shipped in new)
         size_bytes = self._path.stat().st_size if self._path.exists() else 0
-        if size_bytes and size_bytes + len(lines) > self._max_file_bytes:
+        if size_bytes and (size_bytes + len(lines) > self._max_file_bytes or self._is_of_another_day()):
             self._rotate()
         self._write(lines)
         self._last = {str(shipped.record["id"]) for shipped in records}
+
+    def _is_of_another_day(self) -> bool:
+        return int(self._path.stat().st_mtime // _DAY_S) != int(self._clock() // _DAY_S)
 
     def _write(self, lines: bytes) -> None:
         descriptor = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)

@@ -115,10 +115,11 @@ class TraceRetention:
 
 
 class FileRetention:
-    """Delete files that nobody has written to for `retention_s`: segments that no sink took meanwhile, what sinks
-    refused, and what matches `patterns` (`(folder, pattern)`).
+    """Delete files that nobody has written to for `retention_s`: segments that a view has not taken meanwhile, what
+    sinks refused, and what matches `patterns` (`(folder, pattern)`).
 
-    A segment that still has its writer stays.
+    A segment that still has its writer stays, and so does one that `is_kept` does not know to be in the truth: an
+    acknowledged record is never lost, however long SQL is away.
     """
 
     name = "file_retention"
@@ -129,9 +130,12 @@ class FileRetention:
         *,
         retention_s: float,
         patterns: Sequence[tuple[Path, str]] = (),
+        is_kept: Callable[[Path], bool] = lambda _path: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._patterns = [(spool, f"*{segment.SUFFIX}"), (spool, "refused.*"), *patterns]
+        self._spool = spool
+        self._patterns = [(spool, "refused.*"), *patterns]
+        self._is_kept = is_kept
         self._retention_s = retention_s
         self._clock = clock
         self._num_deleted = 0
@@ -150,11 +154,14 @@ class FileRetention:
 
     def _sweep(self) -> None:
         before = self._clock() - self._retention_s
-        for folder, pattern in self._patterns:
-            for path in sorted(folder.glob(pattern)):
-                if _changed_at(path) < before and (path.suffix != segment.SUFFIX or segment.is_finished(path)):
-                    path.unlink(missing_ok=True)
-                    self._num_deleted += 1
+        files = [path for folder, pattern in self._patterns for path in folder.glob(pattern)]
+        files += [
+            path for path in segment.list_segments(self._spool) if segment.is_finished(path) and self._is_kept(path)
+        ]
+        for path in files:
+            if _changed_at(path) < before:
+                path.unlink(missing_ok=True)
+                self._num_deleted += 1
 
 
 def without_texts(record: Mapping[str, Any]) -> dict[str, Any]:

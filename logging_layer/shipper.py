@@ -124,7 +124,9 @@ class Shipper:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; returns its exit status."""
     options = parser().parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
     follow_supervisor(grace_s=options.drain_s + 5.0)
     try:
         asyncio.run(_serve(options))
@@ -140,7 +142,7 @@ async def _serve(options: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     feeds = feeds_of(options)
-    shipper = Shipper(options.spool, feeds, chores=chores_of(options), drain_s=options.drain_s)
+    shipper = Shipper(options.spool, feeds, chores=chores_of(options, truth=feeds[0]), drain_s=options.drain_s)
     server = RpcServer(_methods(shipper))
     try:
         shipper.start()

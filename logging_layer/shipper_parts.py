@@ -10,7 +10,7 @@ from typing import Any
 
 from logging_layer.chore import Chore, Job
 from logging_layer.feed import Feed
-from logging_layer.jsonl_sink import ROTATED, JsonlSink
+from logging_layer.jsonl_sink import PATTERN, JsonlSink
 from logging_layer.label_exchange import LabelExchange
 from logging_layer.labels import LabelBook
 from logging_layer.mlflow_api import MlflowApi
@@ -82,14 +82,14 @@ def _lines(options: argparse.Namespace) -> JsonlSink:
     )
 
 
-def chores_of(options: argparse.Namespace) -> list[Chore]:
+def chores_of(options: argparse.Namespace, *, truth: Feed) -> list[Chore]:
     """Build what is done beside shipping: old things go, and labels are exchanged with MLflow."""
     jobs: list[Job] = []
     if options.retention_days is not None:
         retention_s = options.retention_days * DAY_S
         jobs = [SqlRetention(options.database, retention_s=retention_s)]
-        lines = [] if options.jsonl is None else [(options.jsonl, ROTATED)]
-        jobs.append(FileRetention(options.spool, retention_s=retention_s, patterns=lines))
+        lines = [] if options.jsonl is None else [(options.jsonl, PATTERN)]
+        jobs.append(FileRetention(options.spool, retention_s=retention_s, patterns=lines, is_kept=truth.has_all))
         if options.mlflow is not None:
             api = MlflowApi(options.mlflow, experiment=options.experiment)
             jobs.append(TraceRetention(api, retention_s=retention_s))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,13 @@ def until(is_so: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
 class Served:
     """One `lamina serve` in a folder; `lines` is what it has said so far."""
 
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, prefix: Sequence[str] = (), **environment: str) -> None:
         self.folder = folder
         self.lines: list[str] = []
         self.url = ""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LAMINA_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--port", "0", *arguments],
+            [*prefix, sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--port", "0", *arguments],
             cwd=folder,
             env={**clean, "PYTHONPATH": os.getcwd(), **environment},
             stdin=subprocess.DEVNULL,

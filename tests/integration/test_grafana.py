@@ -37,7 +37,8 @@ def of_shipper(folder: Path) -> set[str]:
     """Name what a shipper with an MLflow tells."""
     flags = ["--spool", str(folder), "--database", f"sqlite:///{folder}/l.db", "--retention-days", "30"]
     options = parser().parse_args([*flags, "--mlflow", "http://127.0.0.1:1", "--workers", str(folder)])
-    shipper = Shipper(folder, feeds_of(options), chores=chores_of(options))
+    feeds = feeds_of(options)
+    shipper = Shipper(folder, feeds, chores=chores_of(options, truth=feeds[0]))
     return {f"lamina_log_shipper_{name}" for name in shipper.stats()}
 
 

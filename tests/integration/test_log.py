@@ -8,9 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.integration.conftest import Served, until
+from tests.logging_layer.test_bad_days import can_mount
 
 MASTER = "planted-master-key-0123456789abcdef"
 COLLECTOR = "planted-collector-key-0123456789abcdef"
@@ -18,6 +20,12 @@ UPSTREAM = "planted-upstream-key-0123456789abcdef"
 PASSWORD = "planted-mlflow-password"
 WRITTEN = "sk-proj-plantedBYtheUSERabcdefghij0123456789"
 PLANTED = [MASTER, COLLECTOR, UPSTREAM, PASSWORD, WRITTEN]
+
+
+ECHO = """
+models: [{id: echo, backends: [{type: echo}]}]
+cache: {semantic: {enabled: false}, exact: {enabled: false}}
+"""
 
 
 class Views(BaseHTTPRequestHandler):
@@ -109,6 +117,30 @@ def test_a_lost_folder_and_a_killed_shipper_block_no_call_and_lose_none(served: 
     until(is_back)
     until(lambda: records(served) == 7)
     assert len(set(served.records())) == 7
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not can_mount(), reason="a small disk needs a mount namespace of one's own")
+def test_a_full_disk_blocks_no_call_and_every_record_is_kept_once_there_is_room(tmp_path: Path) -> None:
+    spool = tmp_path / ".lamina" / "spool"
+    spool.mkdir(parents=True)
+    (tmp_path / "lamina.yaml").write_text(ECHO)
+    mount = f'mount -t tmpfs -o size=96k tmpfs {spool} && exec "$@"'
+    served = Served(tmp_path, prefix=["unshare", "-rm", "sh", "-c", mount, "sh"]).wait_ready()
+    shipper = psutil.Process(served.child("log-shipper")["pid"])
+    try:
+        shipper.suspend()
+        answers = [ask(served, f"{number} " + "x" * 400).status_code for number in range(100)]
+        until(lambda: not served.is_ready())
+        said = httpx.get(f"{served.url}/health/ready", timeout=30).json()["parts"]["log"]
+        shipper.resume()
+        until(lambda: records(served) == 100)
+    finally:
+        shipper.resume()
+        status = served.terminate()
+
+    assert (set(answers), status) == ({200}, 0)
+    assert said == "the call log cannot be written: No space left on device"
 
 
 def test_nothing_that_was_planted_is_in_any_log_table_spool_or_trace(

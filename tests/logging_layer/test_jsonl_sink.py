@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ def shipped(records: Sequence[CallRecord]) -> list[Shipped]:
     return [Shipped(record.to_json(), decode(record.to_json())) for record in records]
 
 
-def a_sink(folder: Path, *, max_file_bytes: int = 10**9, max_files: int = 3) -> JsonlSink:
-    return JsonlSink(folder, max_file_bytes=max_file_bytes, max_files=max_files)
+def a_sink(
+    folder: Path, *, max_file_bytes: int = 10**9, max_files: int = 3, clock: Callable[[], float] = time.time
+) -> JsonlSink:
+    return JsonlSink(folder, max_file_bytes=max_file_bytes, max_files=max_files, clock=clock)
 
 
 def lines(folder: Path) -> list[bytes]:
@@ -76,6 +79,19 @@ async def test_no_more_files_and_no_larger_ones_than_allowed(tmp_path: Path) -> 
     assert all(path.stat().st_size <= size * 2 + 50 for path in files)
     newest = [each.record["id"] for batch in batches[-5:] for each in batch]
     assert [json.loads(line)["id"] for line in lines(tmp_path)] == newest
+
+
+async def test_a_day_has_a_file_of_its_own(tmp_path: Path) -> None:
+    batches = [shipped(await make_records(2)) for _ in range(3)]
+    today, tomorrow = a_sink(tmp_path), a_sink(tmp_path, clock=lambda: time.time() + 86_400.0)
+
+    await today.send(batches[0])
+    await today.send(batches[1])
+    await tomorrow.send(batches[2])
+
+    (full,) = tmp_path.glob(ROTATED)
+    assert len(full.read_bytes().splitlines()) == 4
+    assert len((tmp_path / FILE).read_bytes().splitlines()) == 2
 
 
 async def test_a_folder_that_cannot_be_is_a_sink_that_is_down(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 from logging_layer import segment
 from logging_layer.codec import decode
 from logging_layer.database import calls, open_database
+from logging_layer.feed import Feed
 from logging_layer.labels import Label, LabelBook, LabelSource
 from logging_layer.mlflow_api import MlflowApi
 from logging_layer.mlflow_sink import MlflowSink
@@ -135,6 +136,22 @@ async def test_files_that_nobody_wrote_to_go_and_a_writers_segment_stays(tmp_pat
     assert job.numbers() == {"deleted": 3}
     assert spooled(spool) == []
     os.close(descriptor)
+
+
+async def test_a_segment_that_is_not_in_sql_stays_however_old_it_is(tmp_path: Path) -> None:
+    await spool_of(tmp_path, await make_records(3))
+    (path,) = segment.list_segments(tmp_path)
+    os.utime(path, (NOW - 400 * DAY_S, NOW - 400 * DAY_S))
+    feed = Feed(tmp_path, SqlSink(f"sqlite:///{tmp_path}/lamina.db"))
+    job = FileRetention(tmp_path, retention_s=DAY_S, is_kept=feed.has_all, clock=lambda: NOW)
+
+    await job.step()
+    is_there = path.exists()
+    await feed.step(is_last=True)
+    await job.step()
+
+    assert (is_there, path.exists()) == (True, False)
+    await feed.aclose()
 
 
 async def test_old_traces_go_from_mlflow(mlflow: Mlflow) -> None:
