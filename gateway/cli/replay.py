@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from cache.policies.scorer import load_model
 from gateway.checks import plan_checks
 from gateway.refusals import Refused
 from gateway.replay import Finding, Replay, Tally, Verdict
+from gateway.replay.answer_checks_decision import AnswerChecksReplay
 from gateway.replay.cache_decision import CacheReplay, questions_in
 from gateway.replay.checks_decision import ChecksReplay
 from gateway.settings import Settings, load_settings, process_environment
@@ -26,7 +27,7 @@ from gateway.supervisor.state import STATE_FOLDER, StateFolder
 from logging_layer.history import HistoryUnreadable, read_history
 from logging_layer.reader import CallReader
 from validators.guardrails_client import GuardrailsClient
-from validators.registry import build_checks
+from validators.registry import CheckSpec, build_checks
 
 _NEIGHBOURHOOD_S = 31 * 86_400.0
 
@@ -90,9 +91,16 @@ async def _all(replay: Replay, records: Iterable[dict[str, Any]], *, texts: Mapp
 
 def _replay(settings: Settings) -> Replay:
     plan = plan_checks(settings)
-    inside = [spec for spec in plan.input if not spec.check.startswith("guardrails/")]
-    rules = build_checks(inside, stage="input", worker=GuardrailsClient(Path("guard.sock")))
-    return Replay(CacheReplay(guard=load_guard(), model=load_model()), ChecksReplay(rules))
+    nobody = GuardrailsClient(Path("guard.sock"))
+    inputs = build_checks(_inside(plan.input), stage="input", worker=nobody)
+    outputs = build_checks(_inside(plan.output), stage="output", worker=nobody)
+    cache = CacheReplay(guard=load_guard(), model=load_model())
+    return Replay(cache, ChecksReplay(inputs), AnswerChecksReplay(inputs, outputs))
+
+
+def _inside(specs: Sequence[CheckSpec]) -> list[CheckSpec]:
+    """Leave out the checks that run in a process of their own."""
+    return [spec for spec in specs if not spec.check.startswith("guardrails/")]
 
 
 def _texts_around(record: Mapping[str, Any], url: str) -> dict[str, str]:

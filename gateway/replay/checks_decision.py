@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from gateway.checks import MASK
@@ -21,12 +22,12 @@ class ChecksReplay:
     """Run the input checks again; checks that run in a process of their own are left out, and said to be."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._layer = InputChecks(rules)
+        self._rules = tuple(rules)
         self._names = {rule.check.name for rule in rules}
 
     async def finding(self, record: Mapping[str, Any]) -> Finding | None:
         """Compare verdicts and actions; None where no check looked at the call."""
-        recorded = [_said(note) for note in record["checks"] if note["stage"] == INPUT]
+        recorded = [said(note) for note in record["checks"] if note["stage"] == INPUT]
         if not recorded:
             return None
         unknown = sorted({check for check, _, _ in recorded} - self._names)
@@ -38,17 +39,10 @@ class ChecksReplay:
         return compared("input_checks", recorded=recorded, recomputed=await self._again(record, request))
 
     async def _again(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-        request = Request(kind=Kind(record["kind"]), dialect=record["dialect"], fields=dict(fields))
-        call = Call(
-            id=record["id"],
-            request_id=record["request_id"],
-            tenant=record["tenant"],
-            request=request,
-            received_at=record["received_at"],
-            started=time.monotonic(),
-        )
+        call = call_of(record, fields)
+        layer = InputChecks(without_callers(self._rules, record))
         try:
-            async with aclosing(self._layer(call, _nothing)) as events:
+            async with aclosing(layer(call, _nothing)) as events:
                 async for _ in events:
                     pass
         except LaminaError:
@@ -62,5 +56,31 @@ async def _nothing(_call: Call, /) -> AsyncGenerator[Event, None]:
     yield
 
 
-def _said(note: Mapping[str, Any]) -> tuple[str, str, str]:
+def said(note: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Give what of a check's note must come out again."""
     return note["check"], note["verdict"], note["action"]
+
+
+def call_of(record: Mapping[str, Any], fields: Mapping[str, Any]) -> Call:
+    """Return the call of a record, as it came."""
+    return Call(
+        id=record["id"],
+        request_id=record["request_id"],
+        tenant=record["tenant"],
+        request=Request(kind=Kind(record["kind"]), dialect=record["dialect"], fields=dict(fields)),
+        received_at=record["received_at"],
+        started=time.monotonic(),
+    )
+
+
+def without_callers(rules: Sequence[Rule], record: Mapping[str, Any]) -> tuple[Rule, ...]:
+    """Return the rules with those that stand for some keys taken for what the record says: they ran, or they did not.
+
+    A key may be gone by now, or have another name.
+    """
+    ran = {note["check"] for note in record["checks"]}
+    return tuple(
+        replace(rule, scope=replace(rule.scope, keys=(), teams=())) if rule.scope.needs_caller else rule
+        for rule in rules
+        if not rule.scope.needs_caller or rule.check.name in ran
+    )

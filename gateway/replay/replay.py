@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.replay.answer_checks_decision import AnswerChecksReplay
 from gateway.replay.cache_decision import CacheReplay
 from gateway.replay.checks_decision import ChecksReplay
 from gateway.replay.finding import Finding, Verdict
@@ -21,13 +22,15 @@ class Replay:
 
     cache: CacheReplay
     checks: ChecksReplay
+    answers: AnswerChecksReplay | None = None
 
     async def of(self, record: Mapping[str, Any], *, questions: Mapping[str, str]) -> list[Finding]:
         """Return what became of each decision of one call."""
         findings = list(self.cache.findings(record, questions=questions))
         findings += routing_findings(record)
         checked = await self.checks.finding(record)
-        return findings if checked is None else [checked, *findings]
+        answered = None if self.answers is None else await self.answers.finding(record)
+        return [*([checked] if checked else ()), *findings, *([answered] if answered else ())]
 
 
 @dataclass(slots=True)
