@@ -81,6 +81,11 @@ def check_rules(settings: Settings) -> None:
     _check_models(settings)
     _check_keys(settings)
     _check_judge(settings)
+    if settings.cache.semantic.index == "pgvector" and settings.pgvector_url is None:
+        raise SettingsError(
+            "cache.semantic.pgvector_url: index pgvector needs a Postgres, here or as database.url; "
+            "as in postgresql://lamina:${PASSWORD}@10.0.0.5/lamina"
+        )
     if settings.mlflow.serve and settings.mlflow.uri is not None:
         raise SettingsError("mlflow.serve: mlflow.uri names another MLflow; keep one of them")
     limits = (settings.limits.default, *settings.limits.teams.values())

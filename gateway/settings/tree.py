@@ -175,7 +175,7 @@ class SemanticSettings(Section):
     """The semantic cache; `threshold` is the cosine bar of the policy `static`, `model` the owner's encoder.
 
     `guard` lets the difference guard veto; `wrong_to_call_cost` is how many calls one wrong answer costs, from which
-    the policy `calibrated` has its bar.
+    the policy `calibrated` has its bar. Above `approximate_above` entries a partition has an approximate index.
     """
 
     enabled: bool = True
@@ -191,6 +191,9 @@ class SemanticSettings(Section):
     multi_turn: Literal["strict", "relaxed"] = "strict"
     max_batch_size: PositiveInt = 32
     max_queue_delay_ms: Annotated[float, Field(ge=0)] = 2
+    index: Literal["faiss", "pgvector"] = "faiss"
+    pgvector_url: SecretText | None = None
+    approximate_above: Annotated[int, Field(ge=256)] = 8192
     model: str = EMBEDDING_MODEL
 
 
@@ -379,6 +382,13 @@ class Settings(Section):
     def content(self) -> Literal["full", "redacted", "none"]:
         """Say how much of each call's content the log keeps."""
         return self.log.content or ("full" if self.server.is_loopback else "redacted")
+
+    @property
+    def pgvector_url(self) -> Secret | None:
+        """Name the Postgres that keeps the vectors: the one that was set, or the log's; None where there is none."""
+        own, log = self.cache.semantic.pgvector_url, self.database.url
+        named = own or log
+        return named if named is not None and named.reveal().startswith("postgresql") else None
 
     @property
     def uses_semantic_cache(self) -> bool:

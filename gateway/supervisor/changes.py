@@ -14,7 +14,7 @@ from gateway.settings import Settings
 FIXED = ("server", "engine", "database", "redis", "mlflow")
 """Sections that processes are started with."""
 _OF_THE_SHIPPER = ("sample", "retention_days", "otlp", "jsonl")
-_OF_THE_OWNER = ("model", "max_batch_size", "max_queue_delay_ms")
+_OF_THE_OWNER = ("model", "max_batch_size", "max_queue_delay_ms", "index", "pgvector_url", "approximate_above")
 
 
 def check_change(old: Settings, new: Settings) -> None:
@@ -31,7 +31,11 @@ def _fixed(old: Settings, new: Settings) -> Iterator[tuple[str, Any, Any]]:
         yield f"log.{key}", _shown(getattr(old.log, key)), _shown(getattr(new.log, key))
     if old.uses_embedder:
         for key in _OF_THE_OWNER:
-            yield f"cache.semantic.{key}", getattr(old.cache.semantic, key), getattr(new.cache.semantic, key)
+            yield (
+                f"cache.semantic.{key}",
+                _shown(getattr(old.cache.semantic, key)),
+                _shown(getattr(new.cache.semantic, key)),
+            )
     # A process that runs without being needed any more does no harm; one that is needed must run.
     yield "models: the engine does not run, and a model needs it", True, old.uses_engine or not new.uses_engine
     yield "the cache owner does not run, and the settings need it", True, old.uses_embedder or not new.uses_embedder

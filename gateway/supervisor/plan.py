@@ -102,7 +102,12 @@ def owner_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--compiled": str(model_store.compiled_folder()),
         "--max-batch-size": str(semantic.max_batch_size),
         "--max-queue-delay-ms": f"{semantic.max_queue_delay_ms:g}",
+        "--approximate-above": str(semantic.approximate_above),
     }
+    if settings.cache.max_entries is not None:
+        arguments["--max-rows"] = str(settings.cache.max_entries)
+    if semantic.index == "pgvector" and settings.pgvector_url is not None:
+        arguments["--postgres"] = settings.pgvector_url.reveal()
     words = [word for pair in arguments.items() for word in pair]
     return ChildSpec(
         name="cache-owner",

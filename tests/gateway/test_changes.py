@@ -54,6 +54,16 @@ def test_what_other_processes_were_started_with_is_refused_by_name(more: str, pa
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "more", ["approximate_above: 4096", "index: pgvector, pgvector_url: 'postgresql://u:hunter2@h/x'"]
+)
+def test_what_the_cache_owner_was_started_with_is_refused_by_name(more: str) -> None:
+    with pytest.raises(SettingsError, match=r"cache\.semantic\.\w+: cannot change while serving") as caught:
+        change("", f"cache: {{semantic: {{{more}}}}}")
+
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_process_that_does_not_run_cannot_be_needed() -> None:
     with pytest.raises(SettingsError, match="engine does not run"):
         change(ECHO, ECHO.replace("echo}", "engine}"))

@@ -120,6 +120,7 @@ def test_passwords_stand_in_no_command(place: Place) -> None:
         """
         redis: {url: 'redis://:hunter2@h'}
         database: {url: 'postgresql://u:hunter2@h/x'}
+        cache: {semantic: {index: pgvector}}
         log: {otlp: [{url: 'http://c/v1/traces', headers: {x-key: hunter2}}]}
         """,
         environment={},
