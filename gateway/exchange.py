@@ -57,7 +57,7 @@ class Exchange:
         self.path: str = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         self.receive = receive
         self.send = send
-        self._lock = asyncio.Lock()
+        self._lock: asyncio.Lock | None = None
         self.headers = headers_of(scope)
         self.id = scope[CALL_KEY] = new_ulid()
         self.request_id = request_id_of(self.headers) or self.id
@@ -135,6 +135,8 @@ class Exchange:
 
     async def send_piece(self, piece: bytes, *, headers: Headers = (), is_last: bool = False) -> None:
         """Send a piece of a streamed reply; the head goes out with the first one. Waits for a slow reader."""
+        if self._lock is None:
+            self._lock = asyncio.Lock()
         async with self._lock:
             if not self.is_started:
                 await self._start(200, headers)

@@ -50,17 +50,16 @@ class LeanCycle(RequestResponseCycle):
             self.transport.write(head)
 
     def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
-        lines = [STATUS_LINE[status]]
-        for name, value in headers:
-            name = name.lower()
-            if name == b"content-length":
-                self.expected_content_length, self.chunked_encoding = int(value), False
-            elif name == b"transfer-encoding" and value.lower() == b"chunked":
-                self.expected_content_length, self.chunked_encoding = 0, True
-            elif name == b"connection" and b"close" in value.lower():
-                self.keep_alive = False
-                continue
-            lines.append(b"%b: %b\r\n" % (name, value))
+        said = dict(headers)  # ASGI has names in lower case
+        length = said.get(b"content-length")
+        if length is not None:
+            self.expected_content_length, self.chunked_encoding = int(length), False
+        elif said.get(b"transfer-encoding", b"").lower() == b"chunked":
+            self.expected_content_length, self.chunked_encoding = 0, True
+        if b"close" in said.get(b"connection", b"").lower():
+            self.keep_alive = False
+            headers = [pair for pair in headers if pair[0] != b"connection"]
+        lines = [STATUS_LINE[status], *[b"%b: %b\r\n" % pair for pair in headers]]
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
 from backends.remote.connection import Connection, ConnectionBroke, DeadlineOver
 from backends.remote.pool import CannotConnect, Pool, PoolFull
-from orchestration.core.errors import BackendError, BackendTimeout, BackendUnavailable, Overloaded
+from orchestration.core.errors import BackendError, BackendTimeout, BackendUnavailable, LaminaError, Overloaded
 
 _HEADERS = {
     "accept": "*/*",
@@ -19,6 +18,8 @@ _HEADERS = {
     "user-agent": "lamina",
     "content-type": "application/json",
 }
+
+_FAULTS = (TimeoutError, DeadlineOver, PoolFull, CannotConnect, ConnectionBroke)
 
 
 class Upstream:
@@ -64,15 +65,20 @@ class Upstream:
         await self._pool.aclose()
 
     async def _ask(self, request: bytes, *, deadline_s: float) -> Reply:
-        with self._guard():
+        try:
             connection = self._pool.take_idle() or await self._connect(deadline_s)
-            reply = Reply(connection, upstream=self)
-            try:
-                connection.begin(request)
-                await connection.read_head(deadline_s=deadline_s)
-            except BaseException:
-                reply.close()
-                raise
+        except _FAULTS as exc:
+            raise self._told(exc) from exc
+        reply = Reply(connection, upstream=self)
+        try:
+            connection.begin(request)
+            await connection.read_head(deadline_s=deadline_s)
+        except _FAULTS as exc:
+            reply.close()
+            raise self._told(exc) from exc
+        except BaseException:
+            reply.close()
+            raise
         reply.status, reply.headers = connection.status, connection.headers
         return reply
 
@@ -87,22 +93,22 @@ class Upstream:
 
     async def read_piece(self, connection: Connection, *, deadline_s: float) -> bytes:
         """Return the next piece of a body, nothing at its end; raises our errors."""
-        with self._guard():
-            return await connection.read_piece(deadline_s=deadline_s)
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Turn what the connection raises into our errors."""
         try:
-            yield
-        except (TimeoutError, DeadlineOver) as exc:
-            raise BackendTimeout(f"{self.name} took longer than its time limit") from exc
-        except PoolFull as exc:
-            raise Overloaded(f"all connections to {self.name} are in use", retry_after_s=1.0) from exc
-        except CannotConnect as exc:
-            raise BackendUnavailable(f"{self.name} cannot be reached") from exc
-        except ConnectionBroke as exc:
-            raise BackendUnavailable(f"the connection to {self.name} broke: {exc}") from exc
+            return await connection.read_piece(deadline_s=deadline_s)
+        except _FAULTS as exc:
+            raise self._told(exc) from exc
+
+    def _told(self, fault: Exception) -> LaminaError:
+        """Turn what the connection raises into our errors."""
+        match fault:
+            case PoolFull():
+                return Overloaded(f"all connections to {self.name} are in use", retry_after_s=1.0)
+            case CannotConnect():
+                return BackendUnavailable(f"{self.name} cannot be reached")
+            case ConnectionBroke():
+                return BackendUnavailable(f"the connection to {self.name} broke: {fault}")
+            case _:
+                return BackendTimeout(f"{self.name} took longer than its time limit")
 
 
 class Reply:
