@@ -53,10 +53,8 @@ class AnswerChecksReplay:
         self, record: Mapping[str, Any], request: Mapping[str, Any], answer: Sequence[Mapping[str, Any]]
     ) -> list[tuple[str, str, str]]:
         call = call_of(record, request)
-        layers = [
-            InputChecks(without_callers(self._inputs, record)),
-            OutputChecks(without_callers(self._outputs, record)),
-        ]
+        inputs, outputs = (without_callers(rules, record) for rules in (self._inputs, self._outputs))
+        layers: list[Layer] = [InputChecks(inputs), OutputChecks(outputs)]
         try:
             async with aclosing(compose(layers, _telling(answer))(call)) as events:
                 async for _ in events:
