@@ -54,6 +54,8 @@ def test_server_does_what_its_document_says(case: schemathesis.Case, base_url: s
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # hypothesis warns of what schemathesis gives it
 @schema.parametrize()  # type: ignore[untyped-decorator]  # schemathesis leaves it untyped
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 def test_server_does_what_its_document_says_at_length(case: schemathesis.Case, base_url: str) -> None:
