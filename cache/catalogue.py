@@ -196,6 +196,7 @@ class Catalogue:
     async def aclose(self) -> None:
         """Close the connection."""
         self._link.close()
+        await asyncio.sleep(0)  # the event loop lets go of it in its next turn
 
     async def _cut(self, fields: Mapping[str, Any]) -> list[Any]:
         number, *slots = await self._run(CUT, json.dumps(fields), _MAX_CUTS)

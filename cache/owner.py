@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from cache.batcher import Batcher
 from cache.compiled import ExportFailed, ensure_compiled
+from cache.embedding_cache import EmbeddingCache
+from cache.embedding_slots import EmbeddingSlots
 from cache.encoder import Encoder, Tokens
 from cache.owner_methods import OwnerMethods
 from cache.owner_options import OwnerOptions, parse
@@ -62,17 +64,24 @@ async def _serve_until(stop: asyncio.Event, options: OwnerOptions) -> None:
         return list(await asyncio.get_running_loop().run_in_executor(thread, encoder.encode, batch))
 
     batcher: Batcher[Tokens, NDArray[np.float32]] = Batcher(run, limits=options.limits)
-    server = RpcServer(OwnerMethods(encoder, batcher, index).by_name())
+    slots = EmbeddingSlots(
+        options.redis, revision=encoder.revision, dim=encoder.dim, max_bytes=options.max_embedding_bytes
+    )
+    embeddings = EmbeddingCache(max_bytes=options.max_embedding_bytes, shared=slots)
+    server = RpcServer(OwnerMethods(encoder, batcher, index, embeddings=embeddings).by_name())
     try:
         report("progress", what="load the index", done=0, total=1)
         await index.start()
         batcher.start()
+        slots.start()
         await server.start(options.socket)
         report("ready", dim=encoder.dim, revision=encoder.revision, rows=index.numbers()["rows"])
         await stop.wait()
     finally:
         await server.aclose()
+        await embeddings.aclose()
         await batcher.aclose()
+        await slots.aclose()
         await index.aclose()
         thread.shutdown()
 

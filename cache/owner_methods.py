@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.batcher import Batcher, Lane
-from cache.encoder import Encoder, Tokens, Vectors
+from cache.embedding_cache import Embedding, EmbeddingCache
+from cache.encoder import Encoder, Tokens
 from cache.index import NotBuiltYet, Row
 from cache.store import StoreDown
 from orchestration.core import Candidate
 from orchestration.core.rpc import Method
 
-_MAX_REMEMBERED = 2048
 _MAX_TEXTS = 2048
+_MAX_EMBEDDING_BYTES = 4 * 1024 * 1024
 
 TextBatcher = Batcher[Tokens, NDArray[np.float32]]
 
@@ -80,14 +80,20 @@ class OwnerMethods:
     """
 
     def __init__(
-        self, encoder: Encoder, batcher: TextBatcher, index: VectorIndex, *, clock: Callable[[], float] = time.time
+        self,
+        encoder: Encoder,
+        batcher: TextBatcher,
+        index: VectorIndex,
+        *,
+        clock: Callable[[], float] = time.time,
+        embeddings: EmbeddingCache | None = None,
     ) -> None:
         self._encoder = encoder
         self._batcher = batcher
         self._index = index
         self._clock = clock
         # A miss is looked up and then added: its vector is still here.
-        self._remembered: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._embeddings = embeddings if embeddings is not None else EmbeddingCache(max_bytes=_MAX_EMBEDDING_BYTES)
 
     def by_name(self) -> dict[str, Method]:
         """List the methods."""
@@ -169,25 +175,28 @@ class OwnerMethods:
                 pass
             case _:
                 raise MethodError("bad_params", f"encode takes 1 to {_MAX_TEXTS} texts")
-        rows = await asyncio.to_thread(self._tokenize, texts)
-        for place, row in enumerate(rows):
-            self._check_length(row, f"text {place}")
-        vectors = await self._encode_all(rows)
+        embeddings = await self._encode_all(texts)
         result = {
             "embedder": self._encoder.revision,
             "dim": self._encoder.dim,
-            "num_tokens": [len(row) for row in rows],
+            "num_tokens": [embedding.num_tokens for embedding in embeddings],
         }
-        return result, vectors.astype("<f4").tobytes()
+        return result, np.stack([embedding.vector for embedding in embeddings]).astype("<f4").tobytes()
 
     async def _stats(self, _params: Any, _payload: bytes) -> tuple[Any, bytes]:
-        counts = self._batcher.counts
+        counts, found = self._batcher.counts, self._embeddings.counts
         return {
             **self._index.numbers(),
             "waiting": self._batcher.num_waiting,
             "encoded": counts.num_items,
             "batches": counts.num_batches,
             "largest_batch": counts.largest,
+            "embeddings": len(self._embeddings),
+            "embeddings_bytes": self._embeddings.size_bytes,
+            "embeddings_found": found.memory,
+            "embeddings_found_shared": found.shared,
+            "embeddings_joined": found.joined,
+            "embeddings_encoded": found.encoded,
         }, b""
 
     async def _histograms(self, _params: Any, _payload: bytes) -> tuple[Any, bytes]:
@@ -196,31 +205,37 @@ class OwnerMethods:
         return {"queue_delay_seconds": counts.delays.dump(), "batch_size": counts.sizes.dump()}, b""
 
     async def _vector(self, text: str, lane: Lane) -> NDArray[np.float32]:
-        known = self._remembered.get(text)
-        if known is not None:
-            self._remembered.move_to_end(text)
-            return known
-        row = self._tokenize([text])[0]
-        self._check_length(row, "the text")
-        if row.has_unknown:
-            raise MethodError("unreadable", "the text holds a token that the model does not know")
-        vector = await self._batcher.submit(row, num_tokens=len(row), lane=lane)
-        self._remembered[text] = vector
-        if len(self._remembered) > _MAX_REMEMBERED:
-            self._remembered.popitem(last=False)
-        return vector
+        [known] = await self._embeddings.find([text])
+        if known is None:
+            row = self._tokenize([text])[0]
+            self._check_length(row, "the text")
+            if not row.has_unknown:
+                return (await self._embed(text, row, lane)).vector
+        elif not known.has_unknown:
+            return known.vector
+        raise MethodError("unreadable", "the text holds a token that the model does not know")
 
-    async def _encode_all(self, rows: Sequence[Tokens]) -> Vectors:
-        """Encode all rows in the patient lane, those of like length together, so that little is padded."""
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        vectors = np.empty((len(rows), self._encoder.dim), np.float32)
-        async with asyncio.TaskGroup() as group:
-            for place in order:
-                group.create_task(self._encode_into(vectors, place, rows[place]))
-        return vectors
+    async def _encode_all(self, texts: Sequence[str]) -> list[Embedding]:
+        """Encode what is not known in the patient lane, those of like length together, so that little is padded."""
+        found = await self._embeddings.find(texts)
+        missing: dict[str, int] = {}  # each text once, with its first place
+        for place, (text, known) in enumerate(zip(texts, found, strict=True)):
+            if known is None:
+                missing.setdefault(text, place)
+        rows = await asyncio.to_thread(self._tokenize, list(missing)) if missing else []
+        for place, row in zip(missing.values(), rows, strict=True):
+            self._check_length(row, f"text {place}")
+        order = sorted(zip(missing, rows, strict=True), key=lambda pair: len(pair[1]))
+        encoded = await asyncio.gather(*(self._embed(text, row, Lane.PATIENT) for text, row in order))
+        told = {text: embedding for (text, _), embedding in zip(order, encoded, strict=True)}
+        return [known if known is not None else told[text] for text, known in zip(texts, found, strict=True)]
 
-    async def _encode_into(self, vectors: Vectors, place: int, row: Tokens) -> None:
-        vectors[place] = await self._batcher.submit(row, num_tokens=len(row), lane=Lane.PATIENT)
+    async def _embed(self, text: str, row: Tokens, lane: Lane) -> Embedding:
+        async def encode() -> Embedding:
+            vector = await self._batcher.submit(row, num_tokens=len(row), lane=lane)
+            return Embedding(vector.copy(), len(row), row.has_unknown)  # a row alone would keep its whole batch
+
+        return await self._embeddings.encode_once(text, encode, lane=lane)
 
     def _tokenize(self, texts: Sequence[str]) -> list[Tokens]:
         try:

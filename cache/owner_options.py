@@ -25,6 +25,7 @@ class OwnerOptions:
     num_threads: int
     postgres: str | None
     max_rows: int
+    max_embedding_bytes: int
     index_limits: IndexLimits
     limits: BatchLimits
 
@@ -59,6 +60,7 @@ def parse(arguments: Sequence[str]) -> OwnerOptions:
         num_threads=found.threads,
         postgres=found.postgres,
         max_rows=found.max_rows,
+        max_embedding_bytes=found.max_embedding_mb * 1024 * 1024,
         index_limits=index_limits,
         limits=limits,
     )
@@ -85,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-rows", type=int, default=200_000, help="rows kept in memory (%(default)s)")
     parser.add_argument(
         "--approximate-above", type=int, default=8_192, help="rows of a partition that has an index (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-embedding-mb", type=int, default=64, help="vectors of texts kept, in memory and in Redis (%(default)s)"
     )
     parser.add_argument("--max-batch-size", type=int, default=32)
     parser.add_argument("--max-queue-delay-ms", type=float, default=2.0)

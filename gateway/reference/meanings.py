@@ -67,6 +67,7 @@ MEANINGS: Mapping[str, str] = {
     "cache.semantic.shadow_share": "The share of hits that are asked again, to learn whether they were right.",
     "cache.semantic.max_batch_size": "How many texts are encoded at once.",
     "cache.semantic.max_queue_delay_ms": "How long a text waits for others to be encoded with it.",
+    "cache.semantic.max_embedding_mb": "Room for vectors of texts that were encoded before, in the owner's memory and again in Redis.",  # noqa: E501 - one phrase
     "cache.semantic.index": "Where vectors are searched: in the owner's memory, kept in Redis (`faiss`), or in Postgres (`pgvector`).",  # noqa: E501 - one phrase
     "cache.semantic.pgvector_url": "The Postgres of `pgvector`; null: `database.url`.",
     "cache.semantic.approximate_above": "A partition of more entries is searched by an approximate index.",

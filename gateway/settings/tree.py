@@ -194,6 +194,7 @@ class SemanticSettings(Section):
     index: Literal["faiss", "pgvector"] = "faiss"
     pgvector_url: SecretText | None = None
     approximate_above: Annotated[int, Field(ge=256)] = 8192
+    max_embedding_mb: PositiveInt = 64
     model: str = EMBEDDING_MODEL
 
 

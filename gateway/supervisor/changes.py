@@ -14,7 +14,15 @@ from gateway.settings import Settings
 FIXED = ("server", "engine", "database", "redis", "mlflow")
 """Sections that processes are started with."""
 _OF_THE_SHIPPER = ("sample", "retention_days", "otlp", "jsonl")
-_OF_THE_OWNER = ("model", "max_batch_size", "max_queue_delay_ms", "index", "pgvector_url", "approximate_above")
+_OF_THE_OWNER = (
+    "model",
+    "max_embedding_mb",
+    "max_batch_size",
+    "max_queue_delay_ms",
+    "index",
+    "pgvector_url",
+    "approximate_above",
+)
 
 
 def check_change(old: Settings, new: Settings) -> None:

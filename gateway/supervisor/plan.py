@@ -103,6 +103,7 @@ def owner_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         "--max-batch-size": str(semantic.max_batch_size),
         "--max-queue-delay-ms": f"{semantic.max_queue_delay_ms:g}",
         "--approximate-above": str(semantic.approximate_above),
+        "--max-embedding-mb": str(semantic.max_embedding_mb),
     }
     if settings.cache.max_entries is not None:
         arguments["--max-rows"] = str(settings.cache.max_entries)
