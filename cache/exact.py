@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -181,7 +181,7 @@ class ExactCache:
         """Start the call's own flight; one that came with `no-cache` refreshes the entry and is joined by nobody."""
         recording = Recording(max_bytes=self._bounds.max_recording_bytes, patience_s=self._bounds.patience_s)
         begun = self._now()
-        flight = Flight(call, id=uuid.uuid4().hex, started_at=begun, recording=recording, epoch=self._ledger.epoch)
+        flight = Flight(call, id=secrets.token_hex(16), started_at=begun, recording=recording, epoch=self._ledger.epoch)
         is_private = call.controls.cache.is_no_cache
         if self._election is None or is_private:
             events = next(call)

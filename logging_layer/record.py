@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -11,6 +11,7 @@ from logging_layer.codec import encode
 from logging_layer.content import ContentMode
 from orchestration.core import Attempt, CacheNote, CheckNote, Controls, Kind, Usage
 from orchestration.core.trace_context import TraceContext
+from orchestration.core.value import value
 
 RECORD_VERSION = 1
 
@@ -32,7 +33,7 @@ class Phase(StrEnum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Failure:
     """Why a call was not answered; `message` is left out where content is not logged in full, it may quote some."""
 
@@ -42,7 +43,7 @@ class Failure:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Content:
     """The request's fields and the answer's choices, as the mode allows; `left_out` says what is missing and why."""
 
@@ -52,7 +53,7 @@ class Content:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CallRecord:
     """One call, however it ended. Times are Unix seconds or milliseconds since the call came in, as named.
 

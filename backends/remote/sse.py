@@ -5,7 +5,7 @@ Standard: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from orchestration.core.value import value
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _SHORT_BYTES = 64 * 1024
@@ -15,7 +15,7 @@ class SseError(ValueError):
     """The stream holds a frame over the limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SseFrame:
     """One event: its type, its data lines joined by newlines, and its lines as they came, ended by newlines."""
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from backends.remote.sse import SseFrame
 from orchestration.core.events import Delta, Event, Start
 from orchestration.core.request import Request
+from orchestration.core.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ask:
     """One request to the server: the path behind the base address, the body, and headers of its own.
 

@@ -13,6 +13,7 @@ from gateway.limits.errors import StoreLost
 from gateway.limits.estimate import Estimate
 from gateway.limits.rules import NANO_PER_USD, WINDOWS_S, Scope
 from gateway.limits.store import Scripts
+from orchestration.core.value import value
 
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Ledger(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Room:
     """Where a scope stands after a decision: what is left, and how long until all of it is back."""
 
@@ -42,7 +43,7 @@ class Room:
     reset_tokens_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Admitted:
     """The call is let in. One that is leased must be settled."""
 
@@ -60,7 +61,7 @@ class Refused:
     rooms: tuple[Room, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _InFlight:
     """A call that holds something: its keys in the store and what it holds there, scope by scope."""
 

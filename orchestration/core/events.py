@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
+
+from orchestration.core.value import value
 
 
 class Part(StrEnum):
@@ -18,7 +20,7 @@ class Part(StrEnum):
     PAYLOAD = "payload"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Usage:
     """Tokens that a call was counted for.
 
@@ -37,7 +39,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Start:
     """The answer begins: the model that gives it (its real name) and the backend that runs it.
 
@@ -50,7 +52,7 @@ class Start:
     usage: Usage | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Delta:
     """A piece of one choice's answer, with everything that was ready, so often several tokens.
 
@@ -76,7 +78,7 @@ class Delta:
         return Delta(self.choice, self.part, self.text, self.data, self.logprobs, raw, dialect, covers)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finish:
     """The answer is complete: why each choice ended (OpenAI's words) and what it used, if anybody counted.
 

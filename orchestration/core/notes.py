@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from orchestration.core.value import value
+
 DROPPED_PARAMS = "dropped_params"
 """The key of `Notes.extra` that names the fields which the backend was not told of, as it does not take them."""
 
@@ -75,7 +77,7 @@ class CacheNote:
     store_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CheckNote:
     """One check's verdict: pass, rewrite, block or error, and what was done about it.
 
@@ -92,7 +94,7 @@ class CheckNote:
     score: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Attempt:
     """One try at one backend; `error` is the error's code, None where it answered."""
 

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from orchestration.core.balance import Option, Order, Situation, Strategy, choose, credits_after
@@ -14,6 +13,7 @@ from orchestration.core.call import Call
 from orchestration.core.request import Request
 from orchestration.core.route import Route, Target
 from orchestration.core.standing import Standings
+from orchestration.core.value import value
 
 PREFIX_CHARS = 1024
 _ANSWER_TOKENS = 256
@@ -22,7 +22,7 @@ ROUTING = "routing"
 """The key of `call.notes.extra` that holds every decision about where the call went, with its inputs."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Try:
     """One try to be made: `repeat` counts how often this backend was asked before for this call.
 
