@@ -32,6 +32,14 @@ def test_less_than_a_full_batch_waits_until_the_oldest_has_waited_the_delay() ->
     assert decide_batch(three, [], limits=LIMITS, now_s=0.002) == Send(3, 0)
 
 
+def test_nobody_is_waited_for_who_is_not_to_be_expected_in_time() -> None:
+    one = [Waiting(0.0, 10)]
+
+    assert decide_batch(one, [], limits=LIMITS, now_s=0.0, mean_gap_s=0.005) == Send(1, 0)
+    assert decide_batch(one, [], limits=LIMITS, now_s=0.0, mean_gap_s=0.0005) == Wait(0.002)
+    assert decide_batch(one, [], limits=LIMITS, now_s=0.0016, mean_gap_s=0.0005) == Send(1, 0)
+
+
 def test_nothing_waiting_waits_for_an_arrival() -> None:
     assert decide_batch([], [], limits=LIMITS, now_s=5.0) == Wait(None)
 
@@ -129,6 +137,28 @@ async def test_what_came_while_the_model_was_busy_is_sent_together() -> None:
 
         assert await asyncio.gather(*tasks) == [2, 4, 6, 8, 10]
     assert model.batches == [[1], [2, 3, 4, 5]]
+
+
+async def test_items_far_apart_are_run_at_once_and_close_ones_together() -> None:
+    now_s = 0.0
+    model = Model()
+    model.may_end.set()
+    batcher: Batcher[int, int] = Batcher(
+        model.run, limits=BatchLimits(max_batch_size=4, max_queue_delay_s=3600.0), clock=lambda: now_s
+    )
+    batcher.start()
+    try:
+        assert await batcher.submit(1, num_tokens=10) == 2  # nobody came before it, so nobody is expected
+        now_s += 7200.0
+        assert await batcher.submit(2, num_tokens=10) == 4
+        for _ in range(40):  # each follows the one before at once
+            close = [asyncio.create_task(batcher.submit(number, num_tokens=10)) for number in range(4)]
+            await asyncio.gather(*close)
+    finally:
+        await batcher.aclose()
+
+    assert model.batches[:2] == [[1], [2]]
+    assert model.batches[-1] == [0, 1, 2, 3]
 
 
 async def test_one_item_more_than_may_wait_is_refused_at_once() -> None:
