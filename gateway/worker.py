@@ -23,6 +23,7 @@ import uvicorn
 import uvloop
 
 from gateway.app import create_app
+from gateway.checks import secrets_mask
 from gateway.control import Control
 from gateway.generations import ASGIApp, Generation, Generations
 from gateway.live import LiveCalls
@@ -36,6 +37,7 @@ from gateway.supervisor.state import StateFolder
 from gateway.wiring import Surroundings, wire
 from logging_layer.spool import Spool
 from orchestration.core.lifeline import follow_supervisor, report
+from orchestration.core.process_log import start_log
 
 ORPHAN_GRACE_S = 5.0
 """How long calls in flight have once the supervisor is gone: the engine and the stores are ending as well."""
@@ -72,14 +74,14 @@ class _Server(uvicorn.Server):
 def main() -> int:
     """Serve until SIGTERM; returns the exit status."""
     options = _parser().parse_args()
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    start_log(logging.WARNING)
     follow_supervisor(grace_s=ORPHAN_GRACE_S)
     allow_many_files()
     try:
         mark = mark_of(read_config(options.config))
         settings = load_settings(options.config, environment=process_environment())
+        mask = secrets_mask() if settings.content == "full" else None
+        start_log(logging.WARNING, is_json=settings.server.log_format == "json", mask=mask)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings, options, mark=mark))
     except Refused as exc:

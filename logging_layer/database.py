@@ -82,6 +82,7 @@ def open_database(url: str) -> Engine:
             parsed,
             json_serializer=_as_it_is,
             json_deserializer=decode,
+            hide_parameters=True,  # an error's words are logged, and a record's texts are not theirs to tell
             pool_pre_ping=not is_sqlite,
             connect_args={"timeout": 10.0} if is_sqlite else {"connect_timeout": 5},
         )

@@ -23,6 +23,7 @@ from logging_layer.chore import Chore
 from logging_layer.feed import Feed
 from logging_layer.shipper_parts import chores_of, feeds_of, parser
 from orchestration.core.lifeline import follow_supervisor, report
+from orchestration.core.process_log import start_log
 from orchestration.core.rpc import RpcServer
 
 
@@ -124,9 +125,7 @@ class Shipper:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; returns its exit status."""
     options = parser().parse_args(arguments)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    start_log(logging.WARNING, is_json=options.log_json)
     follow_supervisor(grace_s=options.drain_s + 5.0)
     try:
         asyncio.run(_serve(options))

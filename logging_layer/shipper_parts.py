@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--retention-days", type=int, help="how long texts and traces are kept; without it for good")
     made.add_argument("--workers", type=Path, help="the run's folder, whose workers take what is said in MLflow")
     made.add_argument("--socket", type=Path, help="Unix socket for `stats` and `ping`")
+    made.add_argument("--log-json", action="store_true", help="write this process's own log as JSON lines")
     made.add_argument("--drain-s", type=float, default=20.0, help="how long SIGTERM may take")
     return made
 

@@ -58,6 +58,7 @@ class ServerSettings(Section):
     stream_commit_s: PositiveFloat = 10
     drain_s: PositiveFloat = 30
     allowed_hosts: tuple[str, ...] = ()
+    log_format: Literal["text", "json"] = "text"
 
     @property
     def is_loopback(self) -> bool:

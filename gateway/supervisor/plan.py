@@ -136,6 +136,7 @@ def shipper_spec(settings: Settings, place: Place, *, mlflow_uri: str | None) ->
     """
     words = ["--spool", str(place.state.spool), "--database", database_url(settings, place.state)]
     words += ["--socket", str(place.sockets.shipper), "--retention-days", str(settings.log.retention_days)]
+    words += ["--log-json"] if settings.server.log_format == "json" else []
     words += ["--sample", f"{settings.log.sample:g}", "--workers", str(place.run), *_view_words(settings)]
     if mlflow_uri is not None:
         words += ["--mlflow", mlflow_uri, "--experiment", settings.mlflow.experiment]

@@ -287,6 +287,24 @@ async def test_sql_that_is_away_is_a_sink_that_is_down(tmp_path: Path) -> None:
     assert len(spooled(tmp_path)) == 2
 
 
+async def test_an_error_of_sql_does_not_quote_the_record(database_url: str, tmp_path: Path) -> None:
+    record = await make_record()
+    shipped = [Shipped(record.to_json(), json.loads(record.to_json()))]
+    sink = SqlSink(database_url)
+    await sink.send(shipped)
+    engine = open_database(database_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE calls DROP COLUMN session_id")
+    engine.dispose()
+
+    with pytest.raises(SinkDown) as caught:
+        await sink.send(shipped)
+
+    assert "session_id" in str(caught.value)
+    assert "France" not in str(caught.value)
+    await sink.aclose()
+
+
 @pytest.mark.parametrize("url", ["mssql+pyodbc://x", "postgresql+nothing://x", "no url"])
 def test_a_database_that_cannot_be_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match=r"database|postgresql"):
