@@ -5,7 +5,7 @@ from functools import partial
 from math import comb
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.policies.drift import ALPHA, ENOUGH, Terms, grown, promised_rate, tightened, wealth
@@ -14,8 +14,8 @@ from cache.policies.interval import exact_interval
 PROMISED = 0.04
 
 
-def alarmed_after(stream: list[bool], *, promised: float = PROMISED, every: int = 10) -> int | None:
-    """Look after every tenth label; return after how many labels wealth first spoke of drift."""
+def alarmed_after(stream: list[bool], *, promised: float = PROMISED, every: int = 20) -> int | None:
+    """Look after every twentieth label; return after how many labels wealth first spoke of drift."""
     for count in range(every, len(stream) + 1, every):
         if wealth(stream[:count], promised=promised) >= ENOUGH:
             return count
@@ -29,18 +29,18 @@ def a_stream(draw: random.Random, *rates: tuple[int, float]) -> list[bool]:
 def test_a_policy_that_keeps_its_promise_is_seldom_ever_tightened() -> None:
     draw = random.Random(1)
 
-    alarms = sum(alarmed_after(a_stream(draw, (1_000, PROMISED))) is not None for _ in range(300))
+    alarms = sum(alarmed_after(a_stream(draw, (1_000, PROMISED))) is not None for _ in range(200))
 
-    assert alarms / 300 <= ALPHA / 2  # the bound of one stream of labels, however many come
+    assert alarms / 200 <= ALPHA / 2  # the bound of one stream of labels, however many come
 
 
 @pytest.mark.parametrize("rate", [0.005, 0.02, 0.039])
 def test_a_policy_that_does_better_than_it_promised_is_not_tightened(rate: float) -> None:
     draw = random.Random(2)
 
-    alarms = sum(alarmed_after(a_stream(draw, (1_000, rate))) is not None for _ in range(100))
+    alarms = sum(alarmed_after(a_stream(draw, (1_000, rate))) is not None for _ in range(40))
 
-    assert alarms <= 100 * ALPHA
+    assert alarms <= 40 * ALPHA
 
 
 @pytest.mark.parametrize(("promised", "within"), [(0.04, 1_000), (0.1, 400)])
@@ -55,9 +55,9 @@ def test_a_doubled_rate_is_found_within_so_many_labels(promised: float, within: 
 def test_a_rate_that_doubles_after_a_thousand_good_labels_is_found_within_fifteen_hundred() -> None:
     draw = random.Random(4)
 
-    found = [alarmed_after(a_stream(draw, (1_000, PROMISED / 2), (1_500, 2 * PROMISED)), every=50) for _ in range(60)]
+    found = [alarmed_after(a_stream(draw, (1_000, PROMISED / 2), (1_500, 2 * PROMISED)), every=50) for _ in range(40)]
 
-    assert sum(count is not None and count > 1_000 for count in found) >= 54
+    assert sum(count is not None and count > 1_000 for count in found) >= 36
 
 
 @given(st.integers(0, 60), st.floats(0.01, 0.5), st.sampled_from([0.5, 1.0]))
@@ -116,7 +116,8 @@ def test_the_interval_is_clopper_and_pearsons(num_hit: int, num_all: int, interv
     assert exact_interval(num_hit, num_all) == pytest.approx(interval, abs=1e-4)
 
 
-@given(st.floats(0.001, 0.6), st.integers(1, 40))
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.001, 0.6), st.integers(1, 30))
 def test_the_interval_covers_as_often_as_it_says(share: float, num_all: int) -> None:
     def covers(hit: int) -> bool:
         low, high = exact_interval(hit, num_all)
