@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.context import MultiTurn, stands_alone, without_history
@@ -100,6 +100,7 @@ def a_follow_up(text: str, *, user: str = "Hi", said: str = "Hello.", system: st
     )
 
 
+@settings(deadline=None)
 @given(user=st.text(max_size=20), said=st.text(max_size=20))
 def test_what_a_conversation_is_answered_is_never_kept_where_others_ask(user: str, said: str) -> None:
     question = a_follow_up("Does Flixora offer a free trial?", user=user, said=said)
@@ -108,6 +109,7 @@ def test_what_a_conversation_is_answered_is_never_kept_where_others_ask(user: st
     assert question.partition != question.searched == a_follow_up("Does Flixora offer a free trial?").searched
 
 
+@settings(deadline=None)
 @given(text=st.text(min_size=1, max_size=30).filter(str.strip), said=st.text(min_size=1, max_size=10))
 def test_what_the_assistant_said_always_counts_where_a_question_is_kept(text: str, said: str) -> None:
     assert a_follow_up(text, said=said).partition != a_follow_up(text, said=said + "x").partition

@@ -60,6 +60,7 @@ def test_a_rate_that_doubles_after_a_thousand_good_labels_is_found_within_fiftee
     assert sum(count is not None and count > 1_000 for count in found) >= 36
 
 
+@settings(deadline=None)
 @given(st.integers(0, 60), st.floats(0.01, 0.5), st.sampled_from([0.5, 1.0]))
 def test_expected_wealth_does_not_grow_while_the_promise_is_kept(num_labels: int, promised: float, part: float) -> None:
     rate = part * promised
@@ -70,6 +71,7 @@ def test_expected_wealth_does_not_grow_while_the_promise_is_kept(num_labels: int
     assert expected <= 1.0 + 1e-9
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=300), st.integers(0, 500), st.floats(0.01, 0.5))
 def test_what_was_forgotten_never_raises_an_alarm(labels: list[bool], num_before: int, promised: float) -> None:
     whole = [False] * num_before + labels
@@ -77,6 +79,7 @@ def test_what_was_forgotten_never_raises_an_alarm(labels: list[bool], num_before
     assert wealth(labels, promised=promised, num_before=num_before) <= wealth(whole, promised=promised) + 1e-9
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=200), st.floats(0.01, 0.5))
 def test_a_wrong_label_raises_wealth_and_a_right_one_lowers_it(labels: list[bool], promised: float) -> None:
     before = wealth(labels, promised=promised)
