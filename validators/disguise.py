@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote
 
+from validators.patterns import compiled
+
 _LOOK_ALIKES = str.maketrans(
     # Cyrillic, then Greek, then others that are drawn like Latin letters.
     "\u0430\u0435\u043e\u0440\u0441\u0445\u0443\u0456\u0458\u0455\u0501\u04bb\u043a\u043c\u0442\u043d\u0432"
@@ -25,6 +27,11 @@ _SIGNS = re.compile(r"[ ._*-]")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
 _HEX = re.compile(r"\b(?:[0-9a-fA-F]{2}[ ]?){12,}")
 _PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2}|[A-Za-z0-9+._~-]){12,}")
+# What must be there for the slower expressions to find anything, on the fast engine: most texts have none of it.
+_MAY_BE_APART = compiled(r"\w[ ._*-]\w[ ._*-]\w[ ._*-]\w")
+_MAY_BE_LEET = compiled(r"[0134578@$!|][a-z]|[a-z][0134578@$]")
+_MAY_BE_CODE = compiled(r"[A-Za-z0-9+/_-]{16}|(?:[0-9a-fA-F]{2} ?){12}|%[0-9a-fA-F]{2}")
+
 MAX_DECODED = 16
 MAX_CODE_CHARS = 8_192
 _PRINTABLE_SHARE = 0.9
@@ -38,8 +45,9 @@ def plain(text: str) -> str:
 
 def undisguised(text: str) -> str:
     """Undo digits for letters (1gn0re) and letters set apart (i g n o r e) in a text that `plain` wrote."""
-    joined = _APART.sub(lambda run: _SIGNS.sub("", run.group()), text)
-    return _WORD.sub(_without_digits, joined) if _LEET_CHAR.search(joined) else joined
+    is_apart = _MAY_BE_APART.search(text.encode()) is not None
+    joined = _APART.sub(lambda run: _SIGNS.sub("", run.group()), text) if is_apart else text
+    return _WORD.sub(_without_digits, joined) if _MAY_BE_LEET.search(joined.encode()) else joined
 
 
 def _without_digits(match: re.Match[str]) -> str:
@@ -50,6 +58,8 @@ def _without_digits(match: re.Match[str]) -> str:
 
 def decoded(text: str) -> Iterator[str]:
     """Give what stands in a text in Base64, hexadecimal or percent codes, if it is readable; at most `MAX_DECODED`."""
+    if _MAY_BE_CODE.search(text.encode()) is None:
+        return
     num_found = 0
     for pattern, decode in ((_BASE64, _from_base64), (_HEX, _from_hex), (_PERCENT, _from_percent)):
         for match in pattern.finditer(text):

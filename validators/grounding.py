@@ -24,9 +24,8 @@ _SENTENCE = re.compile(
     r"[^.!?\n\u3002\uff01\uff1f]+(?:[.!?](?=\S)[^.!?\n\u3002\uff01\uff1f]+)*[.!?\u3002\uff01\uff1f]?"
 )
 _TOKEN = re.compile(r"\d+(?:[.,]\d+)*%?|[^\W\d_]+(?:'[^\W\d_]+)?")
-_HAN = re.compile("[\u3400-\u9fff]")
 _NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
-_ENDINGS = re.compile(r"(?:'s|ing|edly|ed|ies|es|ly|s|e)\Z")
+_ENDINGS = ("'s", "ing", "edly", "ed", "ies", "es", "ly", "s", "e")
 _EMPTY_WORDS = (
     "the a an and or but if then of in on at to for from with by as is are was were be been it its this "
     "that these those he she they we you i his her their our your my not no do does did has have had can "
@@ -152,15 +151,22 @@ def _is_supported(sentence: str, known: set[Any], names: set[str]) -> bool | Non
 
 
 def _words(text: str) -> Iterator[str]:
-    for match in _TOKEN.finditer(text):
-        word = match.group().lower()
-        if _HAN.match(word):
+    for word in _TOKEN.findall(text.lower()):
+        if word in _EMPTY:
+            continue
+        if "\u3400" <= word[0] <= "\u9fff":
             yield from word
         elif word[0].isdigit():
             yield word.replace(",", "")
-        elif word not in _EMPTY:
+        else:
             yield _stem(word)
 
 
 def _stem(word: str) -> str:
-    return _ENDINGS.sub("", word) if len(word) > 4 else word
+    """Take a regular English ending off a word that is long enough to have one."""
+    if len(word) <= 4:
+        return word
+    for ending in _ENDINGS:
+        if word.endswith(ending):
+            return word[: -len(ending)]
+    return word
