@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from contextlib import aclosing
 from types import TracebackType
 
 from cache.recording import Reader, Recording
@@ -125,12 +125,24 @@ class Flight:
 
 
 class Watch:
-    """Whether a flight has landed since somebody began to look."""
+    """Whether a flight has landed since somebody began to look: a context in which it is told."""
 
-    __slots__ = ("has_landed",)
+    __slots__ = ("_key", "_watches", "has_landed")
 
-    def __init__(self) -> None:
+    def __init__(self, watches: dict[str, set[Watch]], key: str) -> None:
+        self._watches = watches
+        self._key = key
         self.has_landed = False
+
+    def __enter__(self) -> Watch:
+        self._watches.setdefault(self._key, set()).add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        watches = self._watches[self._key]
+        watches.discard(self)
+        if not watches:
+            del self._watches[self._key]
 
 
 class Flights:
@@ -163,18 +175,9 @@ class Flights:
             self._flights[key] = flight
             task.add_done_callback(lambda _: self._remove(key, flight))
 
-    @contextmanager
-    def watch(self, entry_key: str) -> Iterator[Watch]:
+    def watch(self, entry_key: str) -> Watch:
         """Notice an answer that is stored under `entry_key` meanwhile: a look-up may have come a moment too early."""
-        watch = Watch()
-        watches = self._watches.setdefault(entry_key, set())
-        watches.add(watch)
-        try:
-            yield watch
-        finally:
-            watches.discard(watch)
-            if not watches:
-                self._watches.pop(entry_key, None)
+        return Watch(self._watches, entry_key)
 
     def tell_landed(self, entry_key: str) -> None:
         """Tell those who watch that an answer has been stored."""

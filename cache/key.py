@@ -15,6 +15,9 @@ DENIED_FIELDS = frozenset(
 )
 """Top-level fields that say how an answer travels, when or for whom it is counted, never what it says."""
 
+# ASCII escapes give half a surrogate pair a byte form. `json.dumps` would make an encoder for each key.
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=True)
+
 
 def exact_key(call: Call, *, route: str, policy: str) -> str:
     """Return the key (64 hexadecimal digits) under which this call's answer is kept.
@@ -28,6 +31,5 @@ def exact_key(call: Call, *, route: str, policy: str) -> str:
     fields = {name: value for name, value in call.request.fields.items() if name not in DENIED_FIELDS}
     alias = call.request.model
     whole = [KEY_VERSION, call.kind.value, call.tenant, call.controls.namespace, alias, route, policy, fields]
-    # ASCII escapes give half a surrogate pair a byte form; a list of known length needs no separators of ours.
-    text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    # A list of known length needs no separators of ours.
+    return hashlib.sha256(_CANONICAL.encode(whole).encode("ascii")).hexdigest()

@@ -83,12 +83,19 @@ class Keys(Protocol):
         ...
 
 
+MAX_KNOWN = 10_000
+
+
 class Rules:
-    """Tell each tenant's scopes, those alone that limit something."""
+    """Tell each tenant's scopes, those alone that limit something.
+
+    A key's are remembered while it is the same object, of `MAX_KNOWN` keys at most; then all are found anew.
+    """
 
     def __init__(self, keys: Keys | None, *, default: Limits, teams: Mapping[str, Limits]) -> None:
         self._keys = keys
         self._default = default
+        self._known: dict[str, tuple[KeyLimits, tuple[Scope, ...]]] = {}
         self._teams = {name: Scope(f"team:{name}", limits) for name, limits in teams.items() if not limits.is_empty}
 
     def scopes_of(self, tenant: str) -> tuple[Scope, ...]:
@@ -96,6 +103,16 @@ class Rules:
         key = None if self._keys is None else self._keys.by_id(tenant)
         if key is None:
             return () if self._default.is_empty else (Scope(f"key:{tenant}", self._default),)
+        known = self._known.get(tenant)
+        if known is not None and known[0] is key:
+            return known[1]
+        scopes = self._scopes_by(key, tenant)
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[tenant] = key, scopes
+        return scopes
+
+    def _scopes_by(self, key: KeyLimits, tenant: str) -> tuple[Scope, ...]:
         limits = key.limits.over(self._default)
         own = () if limits.is_empty else (Scope(f"key:{tenant}", limits),)
         team = None if key.team is None else self._teams.get(key.team)
