@@ -157,6 +157,7 @@ class JudgeDesk:
     def start(self) -> None:
         """Begin to ask."""
         self._task = asyncio.create_task(self._work(), name="judge")
+        self._task.add_done_callback(_say_why)
 
     async def aclose(self) -> None:
         """Stop asking; what waits is given up."""
@@ -228,6 +229,12 @@ class JudgeDesk:
             return None if packed is None else load(packed)
         except UnreadableEntry:
             return None
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    """Log a fault of ours that ended the desk's work: nothing else would show it before the end."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("cache.judge_ended", exc_info=task.exception())
 
 
 def _key(pair: Pair) -> str:

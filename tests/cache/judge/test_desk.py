@@ -351,6 +351,22 @@ async def test_a_hit_that_the_judge_calls_wrong_is_served_no_more() -> None:
     assert [(verdict.pair.is_hit, verdict.is_correct) for verdict in world.told] == [(True, False)]
 
 
+async def test_a_fault_that_ends_the_desk_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    await world.near_miss()
+
+    def fail(_one: str, _other: str) -> Opinion:
+        world.moved.set()
+        raise RuntimeError("a fault of ours")
+
+    world.desk._compare = fail  # type: ignore[assignment]  # which no judge does
+    world.desk.start()
+    await world.until(lambda: world.desk.num_waiting == 0)
+    await world.desk.aclose()
+
+    assert "cache.judge_ended" in caplog.text
+
+
 async def test_the_end_gives_up_what_waits() -> None:
     world = World(gate=asyncio.Event())
     await world.near_miss()
