@@ -10,7 +10,7 @@ from typing import Any
 
 import hiredis
 
-from cache.catalogue_scripts import CUT, FORGET, HITS, MATCHING, SWEEP, Script
+from cache.catalogue_scripts import CUT, FORGET, HITS, MATCHING, SUMS, SWEEP, Script
 from cache.entry import Entry, UnreadableEntry, load
 from cache.link import SharedLink
 from cache.quarantine import semantic_key
@@ -21,8 +21,9 @@ from cache.worth import HALF_LIFE_TURNS, PRICE_POWER
 
 MAX_COUNTED = 100_000
 _MAX_CUTS = 10_000
-_SLOTS_AT_ONCE = 200
-_CARDS_AT_ONCE = 500
+# A script that takes longer than a few milliseconds keeps look-ups waiting.
+_SLOTS_AT_ONCE = 20
+_CARDS_AT_ONCE = 200
 
 Row = tuple[str, str]
 """A semantic entry's partition and id."""
@@ -72,12 +73,12 @@ class Sum:
     hits: int = 0
     saved_usd: float = 0.0
 
-    def add(self, entry: Listed) -> None:
-        """Count one entry in."""
-        self.entries += 1
-        self.size_bytes += entry.size_bytes
-        self.hits += entry.hits
-        self.saved_usd += entry.hits * entry.saves_usd
+    def add(self, entries: int, size_bytes: int, hits: int, saved_usd: float) -> None:
+        """Count some in."""
+        self.entries += entries
+        self.size_bytes += size_bytes
+        self.hits += hits
+        self.saved_usd += saved_usd
 
 
 @dataclass(slots=True)
@@ -89,6 +90,11 @@ class Totals:
     by_model: dict[str, Sum] = field(default_factory=dict)
     by_tenant: dict[str, Sum] = field(default_factory=dict)
     is_whole: bool = True
+
+    def of(self, by: str, name: str) -> Sum:
+        """Return one sum: of `all`, or of a name by `kind`, `model` or `tenant`."""
+        named = {"kind": self.by_kind, "model": self.by_model, "tenant": self.by_tenant}
+        return named[by].setdefault(name, Sum()) if by in named else self.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +162,9 @@ class Catalogue:
         slots = await self._run(MATCHING, "{}", MAX_COUNTED + 1)
         totals.is_whole = len(slots) <= MAX_COUNTED
         for some in _pieces([slot.decode() for slot in slots[:MAX_COUNTED]], _CARDS_AT_ONCE):
-            for entry in await self._cards(some):
-                totals.whole.add(entry)
-                totals.by_kind.setdefault(entry.kind, Sum()).add(entry)
-                totals.by_model.setdefault(entry.model, Sum()).add(entry)
-                totals.by_tenant.setdefault(entry.tenant, Sum()).add(entry)
+            for by, name, entries, size_bytes, hits, saved_usd in await self._run(SUMS, *some):
+                one = totals.of(by.decode(), name.decode())
+                one.add(int(entries), int(size_bytes), int(hits), float(saved_usd))
         return totals
 
     async def counts(self) -> dict[str, float]:

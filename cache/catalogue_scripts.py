@@ -264,3 +264,34 @@ for _, slot in ipairs(redis.call('ZRANDMEMBER', c .. 'all', 20)) do
 end
 return rows
 """)
+
+SUMS = _script("""
+-- ARGV: c, x, slots. Returns, for each (by, name) that occurs: by, name, entries, bytes, hits, dollars saved.
+local sums, order = {}, {}
+local function add(by, name, size, hits, saved)
+  local key = by .. ' ' .. name
+  local sum = sums[key]
+  if not sum then
+    sum = {by, name, 0, 0, 0, 0}
+    sums[key] = sum
+    order[#order + 1] = sum
+  end
+  sum[3], sum[4], sum[5], sum[6] = sum[3] + 1, sum[4] + size, sum[5] + hits, sum[6] + saved
+end
+for place = 3, #ARGV do
+  local card = redis.call('HMGET', c .. 'e:' .. ARGV[place], 'kind', 'model', 'tenant', 'size', 'hits', 'saves')
+  if card[1] then
+    local size, hits = tonumber(card[4]), tonumber(card[5])
+    local saved = hits * tonumber(card[6])
+    add('all', '', size, hits, saved)
+    add('kind', card[1], size, hits, saved)
+    add('model', card[2], size, hits, saved)
+    add('tenant', card[3], size, hits, saved)
+  end
+end
+for _, sum in ipairs(order) do
+  for place = 3, 5 do sum[place] = text(sum[place]) end
+  sum[6] = string.format('%.17g', sum[6])
+end
+return order
+""")
