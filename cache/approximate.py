@@ -1,6 +1,6 @@
 """Near rows of a large partition, by FAISS: an inverted file over vectors of 8 bits a dimension.
 
-Measured beside flat search and HNSW by `lamina bench cache --scale`: HNSW takes some 50 times as long to build.
+Measured beside flat search and HNSW by `lamina bench cache-speed --scale --rivals`: HNSW takes far longer to build.
 """
 
 from __future__ import annotations

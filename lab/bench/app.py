@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lab.bench.cache.command import cache
+from lab.bench.cache.speed_command import cache_speed
 from lab.bench.engine.command import engine
 from lab.bench.gateway.command import gateway
 
@@ -21,6 +22,7 @@ def bench() -> None:
 
 app.command("engine")(engine)
 app.command("cache")(cache)
+app.command("cache-speed")(cache_speed)
 app.command("gateway")(gateway)
 
 

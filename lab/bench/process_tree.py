@@ -27,6 +27,15 @@ def rss_by_process(root: int) -> dict[str, float]:
     return sizes
 
 
+def rss_mb(pid: int | None = None) -> float:
+    """Return the resident memory of one process in MB, our own by default; none for one that is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
 def tree(root: int) -> Sequence[int]:
     """Return the ids of a process and of everything below it."""
     children: dict[int, list[int]] = {}
