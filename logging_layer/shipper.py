@@ -109,6 +109,11 @@ class Shipper:
             numbers[f"{chore.name}_is_down"] = float(chore.problem is not None)
         return numbers
 
+    @property
+    def truth(self) -> str:
+        """Name the sink that all others are views of: the first one. A node whose views wait is well all the same."""
+        return self._feeds[0].name
+
     def problems(self) -> dict[str, str]:
         """Say what is wrong with which sink."""
         return {part.name: part.problem for part in self._parts() if part.problem is not None}
@@ -159,7 +164,9 @@ def _methods(shipper: Shipper) -> dict[str, Any]:
         return shipper.stats(), b""
 
     async def ping(_params: Any, _payload: bytes) -> tuple[Any, bytes]:
-        return {"problems": shipper.problems()}, b""
+        problems = shipper.problems()
+        truth = {name: problem for name, problem in problems.items() if name == shipper.truth}
+        return {"problems": truth, "views": {name: each for name, each in problems.items() if name not in truth}}, b""
 
     return {"stats": stats, "ping": ping}
 

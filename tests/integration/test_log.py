@@ -11,6 +11,7 @@ import httpx
 import psutil
 import pytest
 
+from logging_layer.spans import trace_id_of
 from tests.integration.conftest import Served, until
 from tests.logging_layer.test_bad_days import can_mount
 
@@ -163,3 +164,32 @@ def test_nothing_that_was_planted_is_in_any_log_table_spool_or_trace(
     names = {Path(name).name for name in texts}
     assert {"lamina.db", "calls.jsonl", "log-shipper.log", "worker-0.log"} <= names
     assert b"say it again" in b"".join(kept.bodies)
+
+
+@pytest.mark.long
+def test_what_a_person_says_in_mlflow_takes_a_wrong_answer_out_of_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "lamina.yaml").write_text("""
+models: [{id: echo, backends: [{type: echo}]}]
+cache: {semantic: {enabled: false}}
+mlflow: {serve: true, port: 0}
+""")
+    served = Served(tmp_path).wait_ready()
+    try:
+        call = ask(served, "what is wrong here?").headers["x-lamina-call"]
+        kept = ask(served, "what is wrong here?").headers["x-lamina-cache"]
+        trace, uri = f"tr-{trace_id_of(call).hex()}", served.status()["mlflow"]
+        place = f"{uri}/api/3.0/mlflow/traces/{trace}"
+        until(lambda: httpx.get(place, timeout=30).status_code == 200)
+        said = {
+            "assessment_name": "correct",
+            "trace_id": trace,
+            "source": {"source_type": "HUMAN", "source_id": "ann"},
+            "feedback": {"value": False},
+        }
+        httpx.post(f"{place}/assessments", json={"assessment": said}, timeout=30).raise_for_status()
+
+        until(lambda: ask(served, "what is wrong here?").headers["x-lamina-cache"] == "miss")
+    finally:
+        status = served.terminate()
+
+    assert (kept, status) == ("exact", 0)
