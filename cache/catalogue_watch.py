@@ -89,10 +89,10 @@ class CatalogueWatch:
                 task.cancel()
 
     async def remove_rows(self, rows: Sequence[Row]) -> None:
-        """Take rows out now where the index answers, else later."""
+        """Take rows out now where the index answers, else later; what was invalidated with them is heard at once."""
         self._rows.extend(rows)
         try:
-            await self._take_rows_out()
+            await self.turn()
         except (StoreDown, IndexFault) as exc:
             logger.warning("catalogue.rows_wait: %s", exc)
 

@@ -101,6 +101,7 @@ class CacheAdmin:
 
 def cache_routes(admin: CacheAdmin) -> APIRouter:
     """Return the routes; the edge has looked at the key before, and each request leaves an audit line."""
+    audit.setLevel(logging.INFO)  # a worker's log begins at warnings
     router = APIRouter(prefix="/admin/cache", tags=["admin"])
 
     @router.get("", summary="What the caches keep: by kind, model and tenant; store and index", responses=AWAY)

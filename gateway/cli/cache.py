@@ -59,9 +59,11 @@ def stats(gateway: Gateway) -> None:
 def list_entries(gateway: Gateway, *, wanted: Mapping[str, str | None], limit: int) -> None:
     """Print entries, the longest-lived first."""
     found = gateway.ask("GET", "/entries", {**wanted, "limit": limit})["entries"]
-    shown = Table(Column("entry", no_wrap=True), "kind", "model", "tenant", "tags", "hits", "bytes", "ends in")
+    whole = [Column(name, no_wrap=True) for name in ("entry", "kind")]
+    folded = [Column(name, overflow="fold") for name in ("model", "tenant", "tags")]
+    shown = Table(*whole, *folded, *(Column(name, no_wrap=True) for name in ("hits", "bytes", "ends")))
     for one in found:
-        left = f"{max(0.0, one['ends_at'] - time.time()) / 3600:.1f} h"
+        left = f"{max(0.0, one['ends_at'] - time.time()) / 3600:.1f}h"
         tags = ", ".join(one["tags"])
         shown.add_row(
             one["entry"], one["kind"], one["model"], one["tenant"], tags, str(one["hits"]), str(one["size_bytes"]), left
