@@ -58,6 +58,7 @@ class SharedIndex:
         self._sweep_s = sweep_s
         self._unsaved: OrderedDict[str, tuple[str, Row]] = OrderedDict()
         self._loading: dict[str, asyncio.Task[None]] = {}
+        self._loading_all: asyncio.Task[None] | None = None
         self._missed_while_loading: dict[str, list[Change]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -88,9 +89,16 @@ class SharedIndex:
         }
 
     async def start(self) -> None:
-        """Load what Redis holds and begin to follow it; without Redis, begin empty and try again later."""
+        """Begin to follow Redis; without it, begin empty and try again later.
+
+        What the snapshot holds is in memory at once. Without one each partition is read when it is asked for, and
+        the others in passing, so that a start takes as long with a million rows as with none.
+        """
         try:
-            self._followed_to = await self._load_snapshot() or await self._load_all()
+            self._followed_to = await self._load_snapshot()
+            if self._followed_to is None:
+                self._followed_to = await self._vectors.latest_change()
+                self._loading_all = asyncio.create_task(self._load_in_passing(), name="index-load-all")
         except StoreDown as exc:
             self._note_down(exc)
         self._builder.start()
@@ -101,7 +109,8 @@ class SharedIndex:
 
     async def aclose(self) -> None:
         """Stop following, write the snapshot and close the vector store; what could not be saved is lost."""
-        await _end({*self._tasks, *self._loading.values()})
+        passing = [self._loading_all] if self._loading_all is not None else []
+        await _end({*self._tasks, *passing, *self._loading.values()})
         await self._builder.aclose()
         await self._write_snapshot()
         await self._vectors.aclose()
@@ -151,6 +160,8 @@ class SharedIndex:
         for partition, entry in rows:
             by_partition.setdefault(partition, []).append(entry)
             self._unsaved.pop(entry, None)
+            if partition in self._missed_while_loading:  # it may have been read already, and not be in memory yet
+                self._missed_while_loading[partition].append(Removed(partition, entry))
         count = sum(len(self._partitions.remove(entry, partition)) for partition, entry in rows)
         for partition, entries in by_partition.items():
             await self._vectors.remove(partition, entries)
@@ -179,6 +190,19 @@ class SharedIndex:
             if len(some) == _ROWS_PER_TURN:
                 await asyncio.sleep(0)
         self._partitions.put(partition, index)
+
+    async def _load_in_passing(self) -> None:
+        """Read the partitions that nobody has asked for, as many as there is room for."""
+        try:
+            async with aclosing(self._vectors.partitions()) as names:
+                async for partition in names:
+                    if self._partitions.is_full:
+                        break
+                    await self.ready(partition)
+        except StoreDown as exc:
+            self._note_down(exc)
+        else:
+            logger.info("index.loaded rows=%d", self.num_rows)
 
     async def _load_all(self) -> str:
         """Read as many partitions as there is room for; returns the change to follow from, taken before reading."""

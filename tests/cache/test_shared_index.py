@@ -76,9 +76,37 @@ async def test_rows_survive_a_restart(valkey_url: str) -> None:
         assert await index.add("q", row(2))
 
     async with an_owner(valkey_url) as index:
-        assert index.num_rows == 2
         assert await found(index, "p", 1) == ["e1"]
         assert await found(index, "q", 2) == ["e2"]
+
+
+async def test_a_start_waits_for_no_row_and_reads_all_in_passing(valkey_url: str) -> None:
+    async with an_owner(valkey_url) as index:
+        for number in range(20):
+            await index.add(f"p{number}", row(number))
+    async with an_owner(valkey_url) as index:
+        assert index.num_rows == 0
+        assert await found(index, "p13", 13) == ["e13"]
+
+        await until(lambda: index.num_rows == 20)
+        assert await found(index, "p7", 7) == ["e7"]
+
+
+async def test_a_row_taken_out_while_its_partition_is_read_stays_out(valkey_url: str) -> None:
+    async with an_owner(valkey_url) as index:
+        for number in range(2000):
+            await index.add("p", row(number))
+    async with an_owner(valkey_url, name="b") as index:
+        loading = asyncio.create_task(index.ready("p"))
+        await asyncio.sleep(0)
+
+        removed = [await index.remove_rows([("p", f"e{number}")]) for number in range(0, 200, 10)]
+        await loading
+
+        assert sum(removed) < 20  # some of them before the partition was in memory
+        entries = {candidate.entry for candidate in await index.search("p", vector(0), 3000)}
+        assert len(entries) == 1980
+        assert not entries & {f"e{number}" for number in range(0, 200, 10)}
 
 
 async def test_two_owners_follow_each_other(valkey_url: str) -> None:
@@ -186,7 +214,7 @@ async def test_a_damaged_snapshot_is_read_past(valkey_url: str, tmp_path: Path) 
     async with an_owner(valkey_url) as index:
         await index.add("p", row(1))
     async with an_owner(valkey_url, snapshot=snapshot) as index:
-        assert index.num_rows == 1
+        await until(lambda: index.num_rows == 1)
 
 
 async def test_foreign_bytes_in_a_partition_are_left_out(valkey_url: str) -> None:

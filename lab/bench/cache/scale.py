@@ -21,7 +21,7 @@ from cache.partitions import Partitions
 from cache.vector_store import VectorStore
 from lab.bench.cache.processes import Model, Owner, owner, valkey
 from lab.bench.cache.synthetic import DIM, Texts
-from lab.bench.process_tree import rss_mb
+from lab.bench.process_tree import cpu_s, rss_mb
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 NUM_PARTITIONS = 10_000
@@ -47,11 +47,13 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The owner as a process: how soon it answers after it was killed, and after a graceful end."""
+    """The owner as a process: how soon it answers, and has all in memory, from Valkey; and after a graceful end."""
 
     num_entries: int
     ready_s: float
+    ready_cpu_s: float
     loaded_s: float
+    loaded_cpu_s: float
     first_lookup_ms: float
     graceful_ready_s: float
     lookup_p50_ms: float
@@ -143,11 +145,14 @@ async def _fill(url: str, revision: str, num_entries: int, *, seed: int) -> list
     per_partition = num_entries // num_partitions
     names = [f"{number:064x}" for number in range(num_partitions)]
     try:
-        for place, name in enumerate(names):
-            first = place * per_partition
-            vectors = texts.questions(per_partition)
-            rows = [Row(f"{first + number:064x}", vector, ends) for number, vector in enumerate(vectors)]
-            await store.save_all(name, rows, ttl_s=_FOREVER_S)
+        first = 0
+        for vectors in texts.wordings(num_partitions * per_partition):
+            for begin in range(0, len(vectors), per_partition):
+                name = names[(first + begin) // per_partition]
+                part = enumerate(vectors[begin : begin + per_partition], first + begin)
+                rows = [Row(f"{number:064x}", vector, ends) for number, vector in part]
+                await store.save_all(name, rows, ttl_s=_FOREVER_S)
+            first += len(vectors)
     finally:
         await store.aclose()
     return names
@@ -155,13 +160,14 @@ async def _fill(url: str, revision: str, num_entries: int, *, seed: int) -> list
 
 async def _look_up_when_ready(running: Owner, names: list[str], num_entries: int) -> dict[str, float]:
     """Look up at once, wait until everything is in memory, and look up many texts that it has not seen."""
-    begun = time.monotonic()
+    begun, ready_cpu_s = time.monotonic(), cpu_s(running.process.pid)
     client = OwnerClient(running.socket)
     try:
         first_ms = await _lookup_ms(client, names[-1], "the first question of all")
         while (await client.stats())["rows"] < num_entries:  # noqa: ASYNC110 (the news is in another process)
             await asyncio.sleep(0.05)
         loaded_s = running.ready_s + time.monotonic() - begun
+        loaded_cpu_s = cpu_s(running.process.pid)
         generator = np.random.default_rng(1)
         asked = [
             (names[place], f"how far is it to the village number {number} of the north")
@@ -172,7 +178,9 @@ async def _look_up_when_ready(running: Owner, names: list[str], num_entries: int
         await client.aclose()
     p50, p95 = np.quantile(times, (0.5, 0.95))
     return {
+        "ready_cpu_s": ready_cpu_s,
         "loaded_s": loaded_s,
+        "loaded_cpu_s": loaded_cpu_s,
         "first_lookup_ms": first_ms,
         "lookup_p50_ms": float(p50),
         "lookup_p95_ms": float(p95),
