@@ -43,6 +43,9 @@ def of_shipper(folder: Path) -> set[str]:
 
 
 def test_every_metric_that_the_dashboard_names_exists(whole: Served, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "Say a word."}]
+    body = {"model": "smollm2-135m-instruct", "messages": messages, "max_tokens": 2}
+    httpx.post(f"{whole.url}/v1/chat/completions", json=body, timeout=120).raise_for_status()
     page = httpx.get(f"{whole.url}/metrics", timeout=30).text
     registry = CollectorRegistry()
     CacheMetrics(registry)
