@@ -5,7 +5,7 @@ A slot is an entry's key in the store; its value is at `x .. slot`. Below `c`:
   i:<id>          the slot of the exact entry with this id
   all             sorted set of slots by the end of their life (ms)
   value           sorted set of slots by what keeping them is worth: see `cache/worth.py`
-  size, bytes     hash of bytes by slot, and their sum
+  size, bytes     hash of the bytes that each slot takes in all, and their sum
   by:<dim>:<name> sorted set of slots by their end, for the dimensions tag, tenant and model (alias and real one)
   dims            sorted set of <dim>:<name> by the end of the longest-lived slot in it
   cuts, epoch     invalidations by number (microseconds of this server's clock, always growing), and the latest number
@@ -123,16 +123,18 @@ redis.call('SET', x .. slot, value, 'PX', text(ttl))
 local before = redis.call('ZSCORE', c .. 'value', slot)
 unlist(slot)
 local tags, ends, size = table.concat(card.tags, ','), text(now + ttl), #value
+local dims = dims_of(card.tenant, card.model, card.real, tags)
+local room = size + 700 + 170 * #dims  -- with its card and its places in lists, as measured
 redis.call('HSET', c .. 'e:' .. slot, 'id', card.id, 'kind', card.kind, 'call', card.call, 'tenant', card.tenant,
   'model', card.model, 'real', card.real, 'tags', tags, 'partition', card.partition, 'twin', card.twin,
-  'saves', tostring(card.saves), 'worth', ARGV[7], 'size', size, 'at', text(now), 'ends', ends, 'hits', 0)
+  'saves', tostring(card.saves), 'worth', ARGV[7], 'size', size, 'room', room, 'at', text(now), 'ends', ends, 'hits', 0)
 redis.call('PEXPIRE', c .. 'e:' .. slot, text(ttl + 60000))
 if card.partition == '' then redis.call('SET', c .. 'i:' .. card.id, slot, 'PX', text(ttl)) end
 if card.twin ~= '' and redis.call('HGET', c .. 'e:' .. card.twin, 'call') == card.call then
   redis.call('HSET', c .. 'e:' .. card.twin, 'twin', slot)
 end
 redis.call('ZADD', c .. 'all', ends, slot)
-for _, dim in ipairs(dims_of(card.tenant, card.model, card.real, tags)) do
+for _, dim in ipairs(dims) do
   redis.call('ZREMRANGEBYSCORE', c .. 'by:' .. dim, '-inf', text(now))
   redis.call('ZADD', c .. 'by:' .. dim, ends, slot)
   redis.call('ZADD', c .. 'dims', 'GT', ends, dim)
@@ -140,15 +142,15 @@ end
 local power, half_life = tonumber(ARGV[10]), tonumber(ARGV[11])
 local best = redis.call('ZREVRANGE', c .. 'value', 0, 0, 'WITHSCORES')
 if best[2] and redis.call('EXISTS', c .. 'turns') == 0 then  -- a server that drops what it likes has dropped the clock
-  local lost = half_life * (tonumber(best[2]) - score(1, tonumber(ARGV[7]), size, 0, power, half_life))
+  local lost = half_life * (tonumber(best[2]) - score(1, tonumber(ARGV[7]), room, 0, power, half_life))
   redis.call('SET', c .. 'turns', text(math.max(0, lost)))
 end
 local turns = redis.call('INCRBYFLOAT', c .. 'turns', 1 / redis.call('ZCARD', c .. 'all'))
-local worth = score(1, tonumber(ARGV[7]), size, tonumber(turns), power, half_life)
+local worth = score(1, tonumber(ARGV[7]), room, tonumber(turns), power, half_life)
 if before then worth = plus(worth, tonumber(before)) end
 redis.call('ZADD', c .. 'value', string.format('%.17g', worth), slot)
-redis.call('HSET', c .. 'size', slot, size)
-local bytes = redis.call('INCRBY', c .. 'bytes', size)
+redis.call('HSET', c .. 'size', slot, room)
+redis.call('INCRBY', c .. 'bytes', room)
 redis.call('HINCRBY', c .. 'n', 'kept', 1)
 prune(10)
 
@@ -235,7 +237,7 @@ local turns = tonumber(redis.call('GET', c .. 'turns') or '0')
 local power, half_life = tonumber(ARGV[3]), tonumber(ARGV[4])
 for place = 5, #ARGV, 2 do
   local slot, hits = ARGV[place], tonumber(ARGV[place + 1])
-  local card = redis.call('HMGET', c .. 'e:' .. slot, 'worth', 'size', 'kind', 'saves')
+  local card = redis.call('HMGET', c .. 'e:' .. slot, 'worth', 'room', 'kind', 'saves')
   local before = redis.call('ZSCORE', c .. 'value', slot)
   if card[1] then
     redis.call('HINCRBY', c .. 'e:' .. slot, 'hits', hits)

@@ -14,7 +14,7 @@ HALF_LIFE_TURNS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much the caches may keep in all: entries, and bytes of values; None is no bound.
+    """How much the caches may keep in all: entries, and the bytes that they take with their cards; None is no bound.
 
     Beyond it the entries that are worth least per byte leave, whatever their time to live.
     """

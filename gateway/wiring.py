@@ -147,7 +147,7 @@ class _Wiring:
         self._owner = OwnerClient(place.sockets.cache)
         self._keeping = CacheKeeping(
             redis_url(settings, place.sockets),
-            bounds=Bounds(settings.cache.max_entries, settings.cache.max_bytes),
+            bounds=_bounds(settings),
             index=self._owner if settings.uses_semantic_cache else None,
         )
         self._store = self._keeping.store
@@ -458,6 +458,14 @@ class _Wiring:
             return f"the log shipper does not answer: {exc}"
         problems = answer["problems"]
         return "; ".join(f"{sink}: {problem}" for sink, problem in problems.items()) or None
+
+
+def _bounds(settings: Settings) -> Bounds:
+    """Return what the caches may keep; of a private Valkey half, where nothing else is said: it holds counters, too."""
+    max_bytes = settings.cache.max_bytes
+    if max_bytes is None and settings.redis.url is None:
+        max_bytes = settings.redis.max_memory_mb * 1024 * 1024 // 2
+    return Bounds(settings.cache.max_entries, max_bytes)
 
 
 def _located(model: str) -> Path:

@@ -263,7 +263,12 @@ async def test_hits_are_counted_by_entry_and_by_kind_with_what_they_saved(
     assert (counts["hits_exact"], counts["hits_semantic"], counts["saved_usd"]) == (3, 1, 2.0)
 
 
-@pytest.mark.parametrize("bounds", [Bounds(max_entries=10), Bounds(max_bytes=100)])
+def room(size_bytes: int) -> int:
+    """Return what an entry of `a_card` takes, listed by tenant, two models and two tags."""
+    return size_bytes + 700 + 5 * 170
+
+
+@pytest.mark.parametrize("bounds", [Bounds(max_entries=10), Bounds(max_bytes=10 * room(10))])
 async def test_beyond_the_bound_what_is_worth_least_per_byte_leaves(
     valkey_url: str, catalogue: Catalogue, bounds: Bounds
 ) -> None:
@@ -315,8 +320,8 @@ async def test_the_server_counts_worth_as_we_do(store: RedisStore, catalogue: Ca
 
     async with Redis.from_url(valkey_url) as raw:
         found = await raw.zscore(f"{CATALOGUE_PREFIX}value", "key")
-    stored = score(worth_usd=0.25, size_bytes=100, turns=1 + 1 / 2)
-    hit = math.log2(3) + score(worth_usd=0.25, size_bytes=100, turns=1 + 1 / 2 + 1 / 3)
+    stored = score(worth_usd=0.25, size_bytes=room(100), turns=1 + 1 / 2)
+    hit = math.log2(3) + score(worth_usd=0.25, size_bytes=room(100), turns=1 + 1 / 2 + 1 / 3)
     assert found == pytest.approx(plus(stored, hit), abs=1e-6)
 
 
@@ -345,6 +350,24 @@ async def test_a_full_store_without_eviction_serves_and_invalidates_as_before(
         await store.delete("b")
 
         assert (await store.get("semantic:a"), await store.get("b"), await store.get("c")) == (None, None, None)
+
+
+async def test_a_store_that_drops_answers_for_want_of_room_keeps_what_invalidates_the_others(
+    full_valkey: str, store: RedisStore, catalogue: Catalogue
+) -> None:
+    async with Redis.from_url(full_valkey) as raw:
+        used = (await raw.info("memory"))["used_memory"]
+        await raw.config_set("maxmemory-policy", "volatile-lru")
+        await raw.config_set("maxmemory", str(used + 900_000))
+        for number in range(500):
+            await store.put(f"k{number}", b"x" * 3000, ttl_s=60.0, card=a_card(f"{number}"))
+        left = [number for number in range(500) if await store.get(f"k{number}") is not None]
+        assert 0 < len(left) < 500
+
+        taken = await catalogue.invalidate(Wanted(tag="docs"), note=NOTE)
+
+        assert 0 < taken.count <= len(left)  # the server drops some more meanwhile
+        assert [number for number in range(500) if await store.get(f"k{number}") is not None] == []
 
 
 async def test_a_store_that_drops_whatever_it_likes_breaks_nothing(
