@@ -39,7 +39,8 @@ def schemas() -> Schema:
 
 def _request_schemas() -> Schema:
     filled = {"type": "string", "minLength": 1}
-    token_ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+    ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+    token_ids = {**ids, "minItems": 1}
     inputs = {
         "anyOf": [
             filled,
@@ -81,7 +82,6 @@ def _request_schemas() -> Schema:
         "add_special_tokens": {"type": ["boolean", "null"]},
         "return_token_strs": {"type": ["boolean", "null"]},
     }
-    ids = {"type": "array", "items": {"type": "integer"}}
     return {
         "TokenizeRequest": object_of(tokenize, ["model"]),
         "DetokenizeRequest": object_of({"model": model, "tokens": ids}, ["model", "tokens"]),

@@ -102,6 +102,15 @@ def array(name: str, value: Any) -> None:
         raise wrong_type(name, "an array", value)
 
 
+def token_ids(name: str, value: Any) -> None:
+    """Accept a list of token ids, whole numbers below 2**31; names the first item that is none."""
+    array(name, value)
+    if not all(type(token) is int and 0 <= token < 2**31 for token in value):
+        is_id = integer(0, 2**31 - 1)
+        for index, token in enumerate(value):
+            is_id(f"{name}[{index}]", token)
+
+
 def one_of(*words: str) -> FieldCheck:
     """Accept only these words."""
 

@@ -128,8 +128,7 @@ def _check_ids(name: str, value: Any) -> None:
     check.array(name, value)
     if not value:
         raise check.wrong_value(name, "at least one token id", value)
-    if not all(type(token) is int and 0 <= token < 2**31 for token in value):
-        raise check.wrong_type(name, "an array of token ids", value)
+    check.token_ids(name, value)
 
 
 def _whole_choice(index: int, choice: Choice) -> Mapping[str, Any]:

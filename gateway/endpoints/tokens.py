@@ -152,16 +152,10 @@ _ACTS = {
 }
 
 
-def _check_ids(name: str, value: Any) -> None:
-    check.array(name, value)
-    if not all(type(token) is int for token in value):
-        raise check.wrong_type(name, "an array of token ids", value)
-
-
 _TOKENIZE: Mapping[str, check.FieldCheck] = {
     "model": check.model_name,
     "prompt": check.string,
     "add_special_tokens": check.boolean,
     "return_token_strs": check.boolean,
 }
-_DETOKENIZE: Mapping[str, check.FieldCheck] = {"model": check.model_name, "tokens": _check_ids}
+_DETOKENIZE: Mapping[str, check.FieldCheck] = {"model": check.model_name, "tokens": check.token_ids}

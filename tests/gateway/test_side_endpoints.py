@@ -211,7 +211,8 @@ async def test_metrics_survive_a_part_that_is_down() -> None:
 
 def test_metrics_of_several_processes_are_merged(tmp_path: Path) -> None:
     counting = (
-        "import asyncio\nfrom pathlib import Path\nfrom gateway.exchange import Exchange\nfrom gateway.metrics import Metrics\n"
+        "import asyncio\nfrom pathlib import Path\n"
+        "from gateway.exchange import Exchange\nfrom gateway.metrics import Metrics\n"
         f"metrics = Metrics(['tiny'], folder=Path({str(tmp_path)!r}))\n"
         "async def count() -> None:\n"
         "    exchange = Exchange({'headers': []}, None, None)\n    exchange.status = 200\n"

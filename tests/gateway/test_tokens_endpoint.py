@@ -60,9 +60,10 @@ async def test_a_chat_is_counted_as_the_model_reads_it(parts: AppParts) -> None:
         ("/tokenize", {"model": "tiny", "messages": []}, 400, "messages"),
         ("/tokenize", {"model": "nobody", "prompt": "x"}, 404, "model"),
         ("/tokenize", {"model": "org/embedder", "prompt": "x"}, 400, "model"),
-        ("/detokenize", {"model": "tiny", "tokens": ["x"]}, 400, "tokens"),
+        ("/detokenize", {"model": "tiny", "tokens": ["x"]}, 400, "tokens[0]"),
         ("/detokenize", {"model": "tiny", "tokens": [10**9]}, 400, "tokens"),
-        ("/detokenize", {"model": "tiny", "tokens": [-1]}, 400, "tokens"),
+        ("/detokenize", {"model": "tiny", "tokens": [-1]}, 400, "tokens[0]"),
+        ("/detokenize", {"model": "tiny", "tokens": [5, 2**63]}, 400, "tokens[1]"),
     ],
 )
 async def test_what_is_wrong_is_named(parts: AppParts, path: str, body: Any, status: int, named: str) -> None:
