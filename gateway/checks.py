@@ -12,8 +12,10 @@ from typing import Any, Literal
 from gateway.limits.key_book import KeyBook
 from gateway.refusals import SettingsError
 from gateway.settings import CheckSettings, Settings
+from gateway.settings.tree import AnswerJudgeSettings, ScopeSettings
 from orchestration.core import Call
 from validators.guardrails_client import GuardrailsClient
+from validators.judge import JudgeRule
 from validators.patterns import Pattern
 from validators.policy import Rule
 from validators.registry import READS_REQUEST, CheckSpec, build_checks, guardrails_specs, parse_specs, policy_hash
@@ -89,6 +91,7 @@ def plan_checks(settings: Settings) -> CheckPlan:
     nobody = GuardrailsClient(Path("guard.sock"))  # connects at its first check, of which there is none
     for stage in ("input", "output"):
         plan.rules(stage, nobody)
+    judge_rules(settings)
     return plan
 
 
@@ -122,6 +125,21 @@ def secrets_mask() -> Callable[[str], str]:
     return mask
 
 
+def judge_rules(settings: Settings) -> tuple[JudgeRule, ...]:
+    """Read what is to be judged off the path; raises `SettingsError` naming the field."""
+    return tuple(
+        _judge_rule(judge, f"validators.judge[{index}]") for index, judge in enumerate(settings.validators.judge)
+    )
+
+
+def _judge_rule(judge: AnswerJudgeSettings, where: str) -> JudgeRule:
+    try:
+        scope = read_scope(_scope_row(judge.only_for))
+    except ValueError as exc:
+        raise SettingsError(f"{where}.only_for.{exc}") from exc
+    return JudgeRule(name=judge.name, model=judge.model, question=judge.question, share=judge.share, scope=scope)
+
+
 def _specs(
     settings: Settings, checks: tuple[CheckSettings, ...], stage: Literal["input", "output"]
 ) -> tuple[CheckSpec, ...]:
@@ -134,7 +152,8 @@ def _specs(
 
 
 def _row(check: CheckSettings) -> dict[str, Any]:
-    row = check.model_dump()
-    scope = check.only_for
-    row["only_for"] = None if scope is None else {name: list(names) for name, names in scope if names is not None}
-    return row
+    return {**check.model_dump(), "only_for": _scope_row(check.only_for)}
+
+
+def _scope_row(scope: ScopeSettings | None) -> dict[str, list[str]] | None:
+    return None if scope is None else {name: list(names) for name, names in scope if names is not None}

@@ -29,11 +29,12 @@ from gateway.cache_admin import CacheAdmin, cache_routes
 from gateway.cache_keeping import CacheKeeping
 from gateway.cache_learning import CacheLearning
 from gateway.cache_metrics import CacheMetrics
-from gateway.checks import CheckPlan, caller_of, plan_checks, secrets_mask
+from gateway.checks import CheckPlan, caller_of, judge_rules, plan_checks, secrets_mask
 from gateway.company import Company
 from gateway.deployments import node_name
 from gateway.facts import in_use, processes
 from gateway.feedback import Feedback
+from gateway.ids import new_ulid
 from gateway.judging import judge_of
 from gateway.layers import LayerSpec, build_stranger, read_layers
 from gateway.limits.key_book import KeyBook
@@ -60,6 +61,7 @@ from orchestration.core.standing import Standings
 from validators.guardrails_client import GuardrailsClient
 from validators.hit_checks import HitChecks
 from validators.input_checks import InputChecks
+from validators.judge import JudgeChecks, verdicts
 from validators.output_checks import OutputChecks
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -228,7 +230,11 @@ class _Wiring:
         }
         layers: list[Layer] = []
         choices, hits = choices_before_caches(self._settings, routes), self._hit_checks()
+        judge = self._answer_judge(routes)
         for spec in read_layers(self._settings.layers):
+            if judge is not None and spec.name not in ("call_log", "limits") and not spec.is_stranger:
+                layers.append(judge)
+                judge = None
             if hits is not None and spec.name in ("exact_cache", "semantic_cache"):
                 layers.append(timed("hit_checks", hits))
                 hits = None
@@ -239,6 +245,16 @@ class _Wiring:
             if layer is not None:
                 layers.append(timed(spec.name, layer))
         return layers
+
+    def _answer_judge(self, routes: Mapping[str, Route]) -> Layer | None:
+        """Judge answers off the path by calls of their own, each with a record."""
+        rules = judge_rules(self._settings)
+        if not rules:
+            return None
+        handler = compose([self._call_log(), verdicts], Router(routes, standings=self._place.standings))
+        judge = JudgeChecks(rules, handler, new_id=new_ulid, caller_of=self._caller_of)
+        self._closers.append(judge.aclose)
+        return judge
 
     def _hit_checks(self) -> Layer | None:
         rules = self._checks.hit_rules(self._guard) if self._settings.uses_semantic_cache else ()

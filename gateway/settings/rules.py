@@ -96,6 +96,14 @@ def check_rules(settings: Settings) -> None:
         is_stated = stage in settings.validators.model_fields_set and getattr(settings.validators, stage)
         if is_stated and f"{stage}_checks" not in settings.layers:
             raise SettingsError(f"validators.{stage}: has checks, and layers has no '{stage}_checks' to run them")
+    _check_judges(settings)
+
+
+def _check_judges(settings: Settings) -> None:
+    ids = [model.id for model in settings.models]
+    for index, judge in enumerate(settings.validators.judge):
+        if judge.model not in ids:
+            raise SettingsError(f"validators.judge[{index}].model: '{judge.model}' is no model here: {', '.join(ids)}")
 
 
 def _check_models(settings: Settings) -> None:

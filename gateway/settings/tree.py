@@ -237,14 +237,25 @@ class CheckSettings(Section):
     breaker_open_s: PositiveFloat = 10
 
 
+class AnswerJudgeSettings(Section):
+    """A model that is asked about a `share` of the answers after they have gone out: YES to `question` is a finding."""
+
+    name: Annotated[str, Field(min_length=1)]
+    model: str
+    question: Annotated[str, Field(min_length=1)]
+    share: Share = 1.0
+    only_for: ScopeSettings | None = None
+
+
 class ValidatorSettings(Section):
-    """The checks of the request and of the answer, in order."""
+    """The checks of the request and of the answer, in order, and the judges off the path."""
 
     input: tuple[CheckSettings, ...] = (
         CheckSettings.model_validate({"check": "length", "max_chars": 200_000, "on_fail": "block"}),
         CheckSettings.model_validate({"check": "secrets", "on_fail": "rewrite"}),
     )
     output: tuple[CheckSettings, ...] = ()
+    judge: tuple[AnswerJudgeSettings, ...] = ()
 
 
 class KeySettings(Section):

@@ -11,6 +11,7 @@ from gateway.checks import plan_checks
 from gateway.headers import decision_headers
 from gateway.refusals import SettingsError
 from gateway.settings import Settings
+from gateway.settings.rules import check_rules
 from orchestration.core import CheckNote, Notes
 from tests.validators.scripts import make_call
 from validators.scope import Caller
@@ -55,6 +56,17 @@ def test_without_scopes_there_is_one_policy() -> None:
 def test_a_wrong_check_is_refused_at_start_by_its_path(row: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         plan_checks(settings_of(row))
+
+
+def test_a_judge_needs_a_model_and_kinds_that_there_are() -> None:
+    judge = {"name": "rude", "model": "echo", "question": "Is it rude?"}
+    models = [{"id": "echo", "backends": [{"type": "echo"}]}]
+
+    check_rules(Settings.model_validate({"models": models, "validators": {"judge": [judge]}}))
+    with pytest.raises(SettingsError, match=r"validators.judge\[0\].model: 'echo' is no model here: smollm2"):
+        check_rules(Settings.model_validate({"validators": {"judge": [judge]}}))
+    with pytest.raises(SettingsError, match=r"validators.judge\[0\].only_for.kinds: 'x' is not known"):
+        plan_checks(Settings.model_validate({"validators": {"judge": [{**judge, "only_for": {"kinds": ["x"]}}]}}))
 
 
 def test_the_header_names_every_check_that_ran() -> None:
