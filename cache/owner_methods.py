@@ -151,7 +151,10 @@ class OwnerMethods:
     async def _remove(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
         match params:
             case {"entry": str(entry)}:
-                num_removed = await self._index.remove(entry)
+                try:
+                    num_removed = await self._index.remove(entry)
+                except StoreDown as exc:
+                    raise MethodError("store_down", str(exc)) from exc
                 return {"num_removed": num_removed, "generation": self._index.generation}, b""
             case _:
                 raise MethodError("bad_params", "remove takes entry")
