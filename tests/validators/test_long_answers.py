@@ -42,7 +42,7 @@ async def test_ten_megabytes_in_one_event_leave_the_loop_free() -> None:
 
 
 async def test_a_long_stream_is_held_in_little_memory() -> None:
-    num_events = 1_500
+    num_events = 600
     piece = WORDS * 8
     core = Scripted(answer(*[piece] * num_events))
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
