@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from orchestration.core import Delta, Event, Finish, Part, Start, Usage
@@ -58,10 +60,9 @@ class Answer:
     `deltas` are the pieces as they came, `stops` the stop strings that ended choices.
     """
 
-    __slots__ = ("_choices", "deltas", "finish", "is_finished", "model", "stops", "usage")
+    __slots__ = ("deltas", "finish", "is_finished", "model", "stops", "usage")
 
     def __init__(self) -> None:
-        self._choices: dict[int, Choice] = {}
         self.deltas: list[Delta] = []
         self.stops: Mapping[int, str] = {}
         self.model: str | None = None
@@ -71,8 +72,14 @@ class Answer:
 
     @property
     def choices(self) -> list[tuple[int, Choice]]:
-        """List the choices by index."""
-        return sorted(self._choices.items())
+        """Put the pieces together, choice by choice; an answer that is relayed as it came needs none of it."""
+        found: defaultdict[int, Choice] = defaultdict(Choice)
+        for delta in self.deltas:
+            found[delta.choice].add(delta)
+        if self.finish is not None:
+            for index, reason in self.finish.reasons.items():
+                found[index].reason = reason
+        return sorted(found.items(), key=itemgetter(0))
 
     def add(self, event: Event) -> None:
         """Take one event."""
@@ -81,20 +88,11 @@ class Answer:
                 self.model = event.model
             case Delta():
                 self.deltas.append(event)
-                self._choice(event.choice).add(event)
             case Finish():
                 self.is_finished = True
                 self.finish = event
                 self.usage = event.usage
                 self.stops = event.stops
-                for index, reason in event.reasons.items():
-                    self._choice(index).reason = reason
-
-    def _choice(self, index: int) -> Choice:
-        choice = self._choices.get(index)
-        if choice is None:
-            choice = self._choices[index] = Choice()
-        return choice
 
 
 def _merge_function(function: dict[str, Any], piece: dict[str, Any]) -> None:
