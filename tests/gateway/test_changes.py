@@ -64,6 +64,14 @@ def test_what_the_cache_owner_was_started_with_is_refused_by_name(more: str) -> 
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_collectors_secret_that_stays_is_no_change() -> None:
+    collector = "log: {otlp: [{url: 'http://c/v1/traces', headers: {key: hunter2}}]%s}"
+
+    change(ECHO + collector % "", ECHO + collector % ", content: none")
+    with pytest.raises(SettingsError, match="log.otlp: cannot change"):
+        change(ECHO + collector % "", ECHO + (collector % "").replace("hunter2", "hunter3"))
+
+
 def test_a_process_that_does_not_run_cannot_be_needed() -> None:
     with pytest.raises(SettingsError, match="engine does not run"):
         change(ECHO, ECHO.replace("echo}", "engine}"))
