@@ -68,7 +68,7 @@ def test_a_collectors_secret_that_stays_is_no_change() -> None:
     collector = "log: {otlp: [{url: 'http://c/v1/traces', headers: {key: hunter2}}]%s}"
 
     change(ECHO + collector % "", ECHO + collector % ", content: none")
-    with pytest.raises(SettingsError, match="log.otlp: cannot change"):
+    with pytest.raises(SettingsError, match=r"log\.otlp: cannot change"):
         change(ECHO + collector % "", ECHO + (collector % "").replace("hunter2", "hunter3"))
 
 
