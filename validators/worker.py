@@ -13,6 +13,7 @@ import functools
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -33,6 +34,8 @@ MAX_IN_FLIGHT = 256
 MAX_ADAPTERS = 64
 MAX_TIMEOUT_S = 30.0
 STUCK_AFTER_S = 60.0
+MAX_MEMORY_MB = 2048
+"""A worker with the validators of the table takes 150 MB."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +59,8 @@ class Bench:
     are kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_memory_mb: int = MAX_MEMORY_MB) -> None:
+        self._max_memory_mb = max_memory_mb
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="validator")
         self._adapters: dict[str, Adapter] = {}
         self._busy_since: float | None = None
@@ -96,11 +100,14 @@ class Bench:
             os._exit(0)
 
     async def watch(self) -> None:
-        """End the process when a validator hangs: a thread cannot be stopped, the supervisor starts a new worker."""
+        """End the process when a validator hangs or leaks: nothing else stops it; a new one is started."""
         while True:
             await asyncio.sleep(1.0)
             if self._busy_since is not None and time.monotonic() - self._busy_since > STUCK_AFTER_S:
                 logger.error("a validator has not come back for %g s; the worker ends", STUCK_AFTER_S)
+                os._exit(70)
+            if (memory_mb := _memory_mb()) > self._max_memory_mb:
+                logger.error("the validators hold %d MB, more than %d; the worker ends", memory_mb, self._max_memory_mb)
                 os._exit(70)
 
     def _run(self, name: str, options: Mapping[str, Any], text: str) -> Verdict:
@@ -115,10 +122,16 @@ class Bench:
             self._busy_since = None
 
 
-async def serve(path: Path, checks: Sequence[Mapping[str, Any]]) -> None:
+def _memory_mb() -> int:
+    """Return the memory that this process holds, in MB."""
+    num_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return num_pages * resource.getpagesize() // (1024 * 1024)
+
+
+async def serve(path: Path, checks: Sequence[Mapping[str, Any]], *, max_memory_mb: int = MAX_MEMORY_MB) -> None:
     """Load the checks, listen on `path` until SIGTERM or SIGINT, and answer."""
     begun = time.monotonic()
-    bench = Bench()
+    bench = Bench(max_memory_mb=max_memory_mb)
     for spec in checks:  # a wrong one is named before the seconds that the import takes
         checked_options(spec["check"], spec.get("options") or {})
     report("progress", what="guardrails checks", done=0, total=len(checks))
@@ -143,11 +156,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m validators.worker", description="Serve guardrails-ai checks.")
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket to listen on")
     parser.add_argument("--checks", type=json.loads, default=[], help="the checks to load first, as a JSON list")
+    parser.add_argument("--max-memory-mb", type=int, default=MAX_MEMORY_MB, help="end, to be started anew, above this")
     parsed = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     follow_supervisor()
     try:
-        asyncio.run(serve(parsed.socket, parsed.checks))
+        asyncio.run(serve(parsed.socket, parsed.checks, max_memory_mb=parsed.max_memory_mb))
     except ValueError as exc:
         sys.stderr.write(f"the guardrails worker cannot start: {exc}\n")
         return 2

@@ -9,59 +9,72 @@ from typing import Any
 from gateway.checks import MASK
 from gateway.replay.checks_decision import call_of, said, without_callers
 from gateway.replay.finding import Finding, Verdict, compared
-from orchestration.core import Call, Delta, Event, Finish, Handler, Layer, Part, Start, compose
+from orchestration.core import CacheStatus, Call, Delta, Event, Finish, Handler, Layer, Part, Start, compose
 from orchestration.core.errors import LaminaError
+from validators.hit_checks import HIT, HitChecks
 from validators.input_checks import InputChecks
 from validators.output_checks import OutputChecks
 from validators.policy import Rule
+from validators.registry import READS_REQUEST
 
-PART = "output_checks"
 OUTPUT = "output"
 _UNCHANGED = frozenset({"passed", "flagged"})
 _TEXTS = {"reasoning": Part.REASONING, "refusal": Part.REFUSAL, "text": Part.TEXT}
 
 
 class AnswerChecksReplay:
-    """Run the output checks again. What they rewrote, blocked or had asked for anew is not in the log as it came."""
+    """Run the output checks again, and those that look at a similar question's answer once more.
+
+    What they rewrote, blocked or had asked for anew is not in the log as it came.
+    """
 
     def __init__(self, inputs: Sequence[Rule], outputs: Sequence[Rule]) -> None:
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)
         self._names = {rule.check.name for rule in outputs}
 
-    async def finding(self, record: Mapping[str, Any]) -> Finding | None:
-        """Compare verdicts and actions; None where no check looked at the answer."""
-        notes = [note for note in record["checks"] if note["stage"] == OUTPUT]
-        if not notes:
-            return None
+    async def findings(self, record: Mapping[str, Any]) -> list[Finding]:
+        """Compare verdicts and actions, stage by stage; nothing of a stage at which no check looked at the answer."""
+        return [await self._finding(record, stage) for stage in (HIT, OUTPUT) if _notes(record, stage)]
+
+    async def _finding(self, record: Mapping[str, Any], stage: str) -> Finding:
+        part, notes = f"{stage}_checks", _notes(record, stage)
         recorded = [said(note) for note in notes]
         unknown = sorted({note["check"] for note in notes} - self._names)
         if unknown:
-            return Finding(PART, Verdict.UNKNOWN, recorded, note=f"not run here: {', '.join(unknown)}")
+            return Finding(part, Verdict.UNKNOWN, recorded, note=f"not run here: {', '.join(unknown)}")
         content = record["content"] or {}
         request, answer = content.get("request"), content.get("answer")
         is_whole = content.get("mode") == "full" and not content.get("left_out")
         if request is None or not is_whole or record["outcome"] != "answered" or MASK in str((request, answer)):
-            return Finding(PART, Verdict.REDACTED, recorded, note="the answer is not in the log as it came")
+            return Finding(part, Verdict.REDACTED, recorded, note="the answer is not in the log as it came")
         if any(note["action"] not in _UNCHANGED for note in notes):
-            return Finding(
-                PART, Verdict.REDACTED, recorded, note="the checks changed the answer, which is not in the log"
-            )
-        return compared(PART, recorded=recorded, recomputed=await self._again(record, request, answer or []))
-
-    async def _again(
-        self, record: Mapping[str, Any], request: Mapping[str, Any], answer: Sequence[Mapping[str, Any]]
-    ) -> list[tuple[str, str, str]]:
+            return Finding(part, Verdict.REDACTED, recorded, note="the log has the answer as the checks changed it")
         call = call_of(record, request)
+        await self._run(call, record, answer or [], is_hit=stage == HIT)
+        again = [(note.check, note.verdict, note.action) for note in call.notes.checks if note.stage == stage]
+        return compared(part, recorded=recorded, recomputed=again)
+
+    async def _run(
+        self, call: Call, record: Mapping[str, Any], answer: Sequence[Mapping[str, Any]], *, is_hit: bool
+    ) -> None:
+        """Tell the recorded answer to the layers; what they say is in the call's notes."""
         inputs, outputs = (without_callers(rules, record) for rules in (self._inputs, self._outputs))
-        layers: list[Layer] = [InputChecks(inputs), OutputChecks(outputs)]
+        last: Layer = OutputChecks(outputs)
+        if is_hit:
+            call.notes.cache.status = CacheStatus.SEMANTIC
+            last = HitChecks([rule for rule in outputs if rule.check.name in READS_REQUEST])
+        layers: list[Layer] = [InputChecks(inputs), last]
         try:
             async with aclosing(compose(layers, _telling(answer))(call)) as events:
                 async for _ in events:
                     pass
         except LaminaError:
             pass  # what a block or an unavailable check says is in the notes
-        return [(note.check, note.verdict, note.action) for note in call.notes.checks if note.stage == OUTPUT]
+
+
+def _notes(record: Mapping[str, Any], stage: str) -> list[Mapping[str, Any]]:
+    return [note for note in record["checks"] if note["stage"] == stage]
 
 
 def _telling(answer: Sequence[Mapping[str, Any]]) -> Handler:

@@ -29,8 +29,8 @@ class Replay:
         findings = list(self.cache.findings(record, questions=questions))
         findings += routing_findings(record)
         checked = await self.checks.finding(record)
-        answered = None if self.answers is None else await self.answers.finding(record)
-        return [*([checked] if checked else ()), *findings, *([answered] if answered else ())]
+        answered = [] if self.answers is None else await self.answers.findings(record)
+        return [*([checked] if checked else ()), *findings, *answered]
 
 
 @dataclass(slots=True)

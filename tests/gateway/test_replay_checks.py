@@ -57,7 +57,8 @@ async def recorded(*said: str, content: str = "full", messages: Any = MESSAGES) 
 
 async def findings(record: dict[str, Any]) -> tuple[Finding | None, Finding | None]:
     inputs, outputs = rules("input", *INPUT), rules("output", *OUTPUT)
-    return await ChecksReplay(inputs).finding(record), await AnswerChecksReplay(inputs, outputs).finding(record)
+    of_answer = await AnswerChecksReplay(inputs, outputs).findings(record)
+    return await ChecksReplay(inputs).finding(record), of_answer[0] if of_answer else None
 
 
 @pytest.mark.parametrize(
@@ -104,3 +105,16 @@ async def test_a_call_blocked_at_the_input_has_no_verdicts_on_an_answer() -> Non
     assert of_input is not None
     assert of_input.verdict is Verdict.AGREES
     assert of_answer is None
+
+
+@pytest.mark.parametrize(("said", "verdict"), [("pass", Verdict.AGREES), ("block", Verdict.DIFFERS)])
+async def test_a_similar_questions_answer_that_passed_is_checked_again(said: str, verdict: Verdict) -> None:
+    record = await recorded("The bridge was built in 1934.")
+    note = {"check": "json_schema", "stage": "hit", "verdict": said, "action": "passed"}
+    record["checks"] = [note]
+    outputs = rules("output", {"check": "json_schema", "schema": {"type": "string"}}, {"check": "json"})
+    record["content"]["answer"] = [{"index": 0, "text": '"1934"'}]
+
+    (finding,) = await AnswerChecksReplay((), outputs).findings(record)
+
+    assert (finding.part, finding.verdict) == ("hit_checks", verdict)

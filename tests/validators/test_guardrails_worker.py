@@ -189,3 +189,16 @@ def test_a_worker_ends_when_its_supervisor_is_gone(short_folder: Path) -> None:
 
     assert worker.status[-1]["event"] == "ready"
     assert stop_worker(worker) == 0
+
+
+def test_a_worker_that_holds_too_much_memory_ends_to_be_started_anew(short_folder: Path) -> None:
+    command = [sys.executable, "-m", "validators.worker", "--socket", str(short_folder / "m.sock")]
+
+    with subprocess.Popen(
+        [*command, "--max-memory-mb", "1"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(timeout=60) == 70
+
+    assert "the worker ends" in said
