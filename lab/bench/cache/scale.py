@@ -56,6 +56,7 @@ class Restart:
     loaded_cpu_s: float
     first_lookup_ms: float
     graceful_ready_s: float
+    lookup_cpu_ms: float
     lookup_p50_ms: float
     lookup_p95_ms: float
     owner_mb: float
@@ -173,7 +174,9 @@ async def _look_up_when_ready(running: Owner, names: list[str], num_entries: int
             (names[place], f"how far is it to the village number {number} of the north")
             for number, place in enumerate(generator.integers(0, len(names), _NUM_TIMED_TEXTS))
         ]
+        before = cpu_s(running.process.pid)
         times = [await _lookup_ms(client, name, text) for name, text in asked]
+        lookup_cpu_ms = (cpu_s(running.process.pid) - before) / len(times) * 1e3
     finally:
         await client.aclose()
     p50, p95 = np.quantile(times, (0.5, 0.95))
@@ -182,6 +185,7 @@ async def _look_up_when_ready(running: Owner, names: list[str], num_entries: int
         "loaded_s": loaded_s,
         "loaded_cpu_s": loaded_cpu_s,
         "first_lookup_ms": first_ms,
+        "lookup_cpu_ms": lookup_cpu_ms,
         "lookup_p50_ms": float(p50),
         "lookup_p95_ms": float(p95),
     }
