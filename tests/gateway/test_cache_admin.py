@@ -193,28 +193,37 @@ async def test_a_worker_hears_of_another_nodes_invalidation_within_a_second(node
         await heard.wait()
 
 
-async def lamina(node: Whole, *arguments: str) -> tuple[int, str, str]:
-    """Run `lamina cache`; gives its status and what it said."""
-    code = "from gateway.cli import main; main()"
-    command = [sys.executable, "-c", code, "cache", *arguments, "--url", node.url]
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # typer's, of click
+async def test_the_command_line_counts_lists_and_deletes(
+    nodes: tuple[Whole, Whole], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gateway.cli import cache  # under the filter above
 
-
-async def test_the_command_line_counts_lists_and_deletes(nodes: tuple[Whole, Whole]) -> None:
     one, other = nodes
     await say(one, "hello", tags="x")
     entry = (await say(one, "hello")).headers["x-lamina-entry"]
+    gateway = cache.Gateway(other.url, None)
+    x: dict[str, str | None] = {"tag": "x"}
 
-    counted = await lamina(other, "stats")
-    listed = await lamina(other, "list", "--tag", "x")
-    unknown = await lamina(other, "delete", "nobody")
-    deleted = await lamina(other, "delete", "--tag", "x", "--reason", "a test")
+    await asyncio.to_thread(cache.stats, gateway)
+    await asyncio.to_thread(cache.list_entries, gateway, wanted=x, limit=5)
+    with pytest.raises(cache.CacheRefused, match="No entry 'nobody' is kept"):
+        await asyncio.to_thread(cache.delete, gateway, entry="nobody", wanted={}, is_all=False, reason=None)
+    with pytest.raises(cache.CacheRefused, match="name an entry"):
+        cache.delete(gateway, entry=None, wanted={}, is_all=False, reason=None)
+    await asyncio.to_thread(cache.delete, gateway, entry=None, wanted=x, is_all=False, reason="a test")
 
-    assert (counted[0], "model m" in counted[1]) == (0, True)
-    assert (listed[0], entry in listed[1]) == (0, True)
-    assert (unknown[0], "No entry 'nobody' is kept" in unknown[2]) == (1, True)
-    assert (deleted[0], "1 entries were forgotten" in deleted[1]) == (0, True)
+    printed = capsys.readouterr().out
+    assert "model m" in printed
+    assert entry in printed
+    assert "1 entries were forgotten" in printed
     assert await cached(one, "hello") == "miss"
+
+
+async def test_lamina_cache_is_a_command(nodes: tuple[Whole, Whole]) -> None:
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "cache", "delete", "--tag", "x"]
+    process = await asyncio.create_subprocess_exec(*command, "--url", nodes[0].url, stdout=subprocess.PIPE)
+
+    out, _ = await process.communicate()
+
+    assert (process.returncode, out.decode()) == (0, "0 entries were forgotten, at every worker and node\n")
