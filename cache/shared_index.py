@@ -25,6 +25,7 @@ from orchestration.core import Candidate
 logger = logging.getLogger(__name__)
 
 _MAX_UNSAVED = 10_000
+_MAX_SNAPSHOT_ROWS = 50_000  # a million took 17 s to read, and a start without one takes 2
 _ROWS_PER_TURN = 500  # of the event loop
 _PARTITIONS_PER_TURN = 100
 
@@ -33,7 +34,8 @@ class SharedIndex:
     """Search in memory, keep in Redis. Without Redis searches go on, and rows added meanwhile are saved later.
 
     Of those at most 10,000 are kept for later, the oldest are given up first. `snapshot` is a file that a graceful
-    end writes and the next start reads, as long as Redis still holds the change that it was written after.
+    end writes and the next start reads, as long as Redis still holds the change that it was written after; one of over
+    `max_snapshot_rows` rows is not written, since a start without it is the sooner.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class SharedIndex:
         retry_s: float = 1.0,
         sweep_s: float = 60.0,
         build_s: float = 1.0,
+        max_snapshot_rows: int = _MAX_SNAPSHOT_ROWS,
     ) -> None:
         self.is_down = False
         self._partitions = partitions
         self._vectors = vectors
         self._builder = Builder(partitions, interval_s=build_s)
         self._snapshot = snapshot
+        self._max_snapshot_rows = max_snapshot_rows
         self._followed_to: str | None = None
         self._clock = clock
         self._retry_s = retry_s
@@ -230,6 +234,9 @@ class SharedIndex:
 
     async def _write_snapshot(self) -> None:
         if self._snapshot is None or self._followed_to is None or self.is_down:
+            return
+        if self.num_rows > self._max_snapshot_rows:
+            await asyncio.to_thread(self._snapshot.unlink, missing_ok=True)
             return
         kept = Snapshot(self._followed_to, tuple((name, tuple(rows)) for name, rows in self._partitions.whole()))
         try:

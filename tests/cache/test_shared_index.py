@@ -196,6 +196,21 @@ async def until_followed(index: SharedIndex) -> None:
     await until(lambda: index._followed_to not in (None, "0-0"))
 
 
+async def test_a_snapshot_that_would_take_long_to_read_is_not_left(valkey_url: str, tmp_path: Path) -> None:
+    snapshot = tmp_path / "index.npz"
+    async with an_owner(valkey_url, snapshot=snapshot) as index:
+        await index.add("p", row(1))
+        await until_followed(index)
+    assert snapshot.exists()
+
+    vectors = VectorStore(valkey_url, revision="m@1/int8", dim=DIM, owner="b")
+    index = SharedIndex(Partitions(DIM), vectors, snapshot=snapshot, max_snapshot_rows=0)
+    await index.start()
+    await index.aclose()
+
+    assert not snapshot.exists()
+
+
 async def test_a_snapshot_of_another_redis_is_not_used(valkey_url: str, tmp_path: Path) -> None:
     snapshot = tmp_path / "index.npz"
     async with an_owner(valkey_url, snapshot=snapshot) as index:
