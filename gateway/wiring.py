@@ -3,52 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from prometheus_client import CollectorRegistry
-
-from backends.local.link import HistogramCounts
 from backends.registry import BackendFactory
-from cache.context import MultiTurn
 from cache.embeddings import EmbeddingBackend
-from cache.exact import ExactCache
-from cache.examiner import Examiner
-from cache.guard import load_guard
-from cache.judge.desk import DeskLimits, JudgeDesk
 from cache.owner_client import OwnerClient
-from cache.policies.build import build_policy
-from cache.policies.drift import Terms
-from cache.semantic import IndexFault, SemanticCache
-from cache.worth import Bounds
 from gateway import model_store
 from gateway.admin_parts import AdminParts, Holder
 from gateway.cache_admin import CacheAdmin, cache_routes
 from gateway.cache_keeping import CacheKeeping
+from gateway.cache_layers import CacheLayers, cache_bounds
 from gateway.cache_learning import CacheLearning
-from gateway.cache_metrics import CacheMetrics
 from gateway.checks import CheckPlan, caller_of, judge_rules, plan_checks, secrets_mask
 from gateway.company import Company
 from gateway.deployments import node_name
 from gateway.facts import in_use, processes
-from gateway.feedback import Feedback
 from gateway.ids import new_ulid
-from gateway.judging import judge_of
 from gateway.layers import LayerSpec, build_stranger, read_layers
-from gateway.limits.key_book import KeyBook
 from gateway.limits.plan import build_limits
-from gateway.live import LiveCalls
 from gateway.live_nodes import LiveNodes
-from gateway.parts import Access, AppParts, HealthCheck, ModelCard, StatsSource
+from gateway.own_parts import OwnParts
+from gateway.parts import Access, AppParts, ModelCard
 from gateway.refusals import StartRefused
 from gateway.route_hash import RouteHashes
 from gateway.routing import RoutingWatch, build_routes, choices_before_caches, price_of, remote_options
 from gateway.settings import BackendSettings, ModelSettings, Settings
-from gateway.supervisor.place import Sockets
 from gateway.supervisor.plan import database_url, redis_url
-from gateway.supervisor.state import StateFolder
+from gateway.wired import Surroundings, Wired
 from logging_layer.call_log import CallLog
 from logging_layer.listing import CallListing
 from logging_layer.reader import CallReader
@@ -56,8 +39,7 @@ from logging_layer.spool import Spool
 from logging_layer.stages import timed, timed_handler
 from orchestration.core import Backend, Layer, Route, Router, Secret, compose
 from orchestration.core.chooser import Chooser
-from orchestration.core.rpc import RpcClient, RpcError
-from orchestration.core.standing import Standings
+from orchestration.core.rpc import RpcClient
 from validators.guardrails_client import GuardrailsClient
 from validators.hit_checks import HitChecks
 from validators.input_checks import InputChecks
@@ -66,71 +48,6 @@ from validators.output_checks import OutputChecks
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 BEHIND_CHOICE = ("exact_cache", "semantic_cache", "router")
-_STATS_TIMEOUT_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Where a worker runs: its folders, its number, what tells it that it is to end, and what outlives new settings.
-
-    `standings` is how its backends stand. A `spool` that is given is another's to start and to close.
-    """
-
-    state: StateFolder
-    sockets: Sockets
-    folder: Path
-    worker: str
-    is_draining: Callable[[], bool]
-    standings: Standings = field(default_factory=Standings)
-    spool: Spool | None = None
-    live: LiveCalls | None = None
-    cache_metrics: CacheMetrics = field(default_factory=lambda: CacheMetrics(CollectorRegistry()))
-
-
-@dataclass(slots=True)
-class Wired:
-    """Everything that one worker runs, and how it ends."""
-
-    parts: AppParts
-    spool: Spool
-    book: KeyBook
-    watch: RoutingWatch
-    learning: CacheLearning
-    feedback: Feedback
-    keeping: CacheKeeping
-    owns_spool: bool = True
-    _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
-    nodes: LiveNodes | None = None
-
-    async def start(self) -> None:
-        """Begin to keep call records and to know the keys; raises `OSError` where the records' folder cannot be."""
-        if self.owns_spool:
-            await self.spool.start()
-        await self.book.start()
-        self.watch.start()
-        await self.learning.start()
-        await self.keeping.start()
-        if self.nodes is not None:
-            self.nodes.start()
-
-    def describe_backends(self) -> list[dict[str, Any]]:
-        """Say how each model is routed and how its backends stand."""
-        return self.watch.describe()
-
-    async def take_feedback(self, params: Any, payload: bytes) -> tuple[Any, bytes]:
-        """Take a word about a call from another process of ours."""
-        return await self.feedback.take_from_process(params, payload)
-
-    def retire(self) -> None:
-        """Let sockets and feeds end."""
-        self.parts.ending.set()
-
-    async def aclose(self) -> None:
-        """End in the order of the calls' way, the log last, so that it holds what the others still had to say."""
-        for close in self._closers:
-            await close()
-        if self.owns_spool:
-            await self.spool.aclose()
 
 
 def wire(settings: Settings, place: Surroundings) -> Wired:
@@ -149,7 +66,7 @@ class _Wiring:
         self._owner = OwnerClient(place.sockets.cache)
         self._keeping = CacheKeeping(
             redis_url(settings, place.sockets),
-            bounds=_bounds(settings),
+            bounds=cache_bounds(settings),
             index=self._owner if settings.uses_semantic_cache else None,
         )
         self._store = self._keeping.store
@@ -184,14 +101,15 @@ class _Wiring:
             redis_url=redis_url(settings, self._place.sockets),
             health_interval_s=settings.routing.health_interval_s,
         )
+        numbers = self._numbers()
         parts = AppParts(
             handler=compose(layers, timed_handler("router", Router(routes, standings=self._place.standings))),
             models=self._cards(routes),
             access=self._access(),
             calls=self._reader,
-            health=self._health(routes),
-            stats=self._stats(),
-            histograms={"cache_owner": self._owner_histograms} if settings.uses_embedder else {},
+            health=numbers.health(routes),
+            stats=numbers.stats(),
+            histograms={"cache_owner": numbers.owner_histograms} if settings.uses_embedder else {},
             price_of=partial(price_of, routes),
             engine=self._factory.engine_measures if self._settings.uses_engine else None,
             tokens=self._factory.tokens,
@@ -219,12 +137,13 @@ class _Wiring:
 
     def _layers(self, routes: Mapping[str, Route]) -> list[Layer]:
         """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""
+        caches = self._cache_layers()
         builders: Mapping[str, Callable[[], Layer | None]] = {
             "call_log": self._call_log,
             "limits": lambda: self._limits.layer,
             "input_checks": lambda: InputChecks(self._checks.rules("input", self._guard), caller_of=self._caller_of),
-            "exact_cache": self._exact_cache,
-            "semantic_cache": lambda: self._semantic_cache(routes),
+            "exact_cache": caches.exact,
+            "semantic_cache": lambda: caches.semantic(routes),
             "output_checks": lambda: OutputChecks(self._checks.rules("output", self._guard), caller_of=self._caller_of),
             "router": lambda: None,  # the core, which is no layer
         }
@@ -270,78 +189,30 @@ class _Wiring:
             watcher=self._place.live,
         )
 
-    def _exact_cache(self) -> Layer | None:
-        exact = self._settings.cache.exact
-        if not exact.enabled:
-            return None
-        layer = ExactCache(
-            self._store,
-            ttl_s=exact.ttl_s,
-            route_of=self._routes.of,
-            policy_of=self._checks.policy_of(self._caller_of),
-            leases=self._store if self._has_company() else None,  # three commands per miss
-            is_last_tier=not self._settings.uses_semantic_cache,
-            ledger=self._keeping.ledger,
-        )
-        self._keeping.on_cut(layer.close_flights)
-        self._closers.append(layer.aclose)
-        return layer
-
-    def _has_company(self) -> bool:
-        """Tell whether other workers or nodes may ask the same at the same time."""
-        return self._settings.server.workers > 1 or self._settings.redis.url is not None
-
-    def _semantic_cache(self, routes: Mapping[str, Route]) -> Layer | None:
-        semantic = self._settings.cache.semantic
-        if not semantic.enabled:
-            return None
-        policy = build_policy(
-            semantic.policy, threshold=semantic.threshold, wrong_to_call_cost=semantic.wrong_to_call_cost
-        )
-        examiner = Examiner(policy, load_guard() if semantic.guard else None)
-        terms = Terms(semantic.policy, semantic.threshold, semantic.wrong_to_call_cost)
-        self._learning.follow(
-            examiner,
-            settings=terms,
-            shadow_share=semantic.shadow_share,
-            near_miss_share=semantic.judge.share if semantic.judge is not None else 1.0,
-        )
-        layer = SemanticCache(
+    def _cache_layers(self) -> CacheLayers:
+        return CacheLayers(
+            self._settings,
+            self._keeping,
+            self._learning,
             self._owner,
-            self._store,
-            route_of=self._routes.of,
+            self._routes,
             policy_of=self._checks.policy_of(self._caller_of),
-            examiner=examiner,
-            shadow=self._learning.shadow(semantic.shadow_share),
-            judge=self._judge(routes, examiner),
-            multi_turn=MultiTurn(semantic.multi_turn),
-            ledger=self._keeping.ledger,
-            ttl_s=semantic.ttl_s,
-            top_k=semantic.top_k,
-            deadline_ms=semantic.deadline_ms,
-        )
-        self._closers.append(layer.aclose)
-        return layer
-
-    def _judge(self, routes: Mapping[str, Route], examiner: Examiner) -> JudgeDesk | None:
-        chosen = self._settings.cache.semantic.judge
-        if chosen is None:
-            return None
-        judge = judge_of(
-            routes[chosen.model],
-            mark=self._routes.of(chosen.model),
             standings=self._place.standings,
-            timeout_s=chosen.timeout_s,
+            closers=self._closers,
         )
-        limits = DeskLimits(
-            per_minute=chosen.per_minute / self._settings.server.workers,
-            share=chosen.share,
-            max_waiting=chosen.max_waiting,
-            min_similarity=chosen.min_similarity,
-        )
-        store = self._store
-        return self._learning.judge(
-            judge, model=chosen.model, limits=limits, store=store, leases=store, examiner=examiner
+
+    def _numbers(self) -> OwnParts:
+        return OwnParts(
+            settings=self._settings,
+            checks=self._checks,
+            store=self._store,
+            spool=self._spool,
+            book=self._limits.book,
+            factory=self._factory,
+            owner=self._owner,
+            guard=self._guard,
+            shipper=self._shipper,
+            learning=self._learning,
         )
 
     def _stranger(self, spec: LayerSpec) -> Layer:
@@ -415,73 +286,6 @@ class _Wiring:
     def _holder(self, tenant: str) -> Holder | None:
         key = self._limits.book.by_id(tenant)
         return None if key is None else Holder(name=key.name, team=key.team, last_four=key.last_four)
-
-    def _health(self, routes: Mapping[str, Route]) -> dict[str, HealthCheck]:
-        """Ask every local part that is on, and none that is remote."""
-        checks: dict[str, HealthCheck] = {"store": self._store.check_health, "log": self._spool.check_health}
-        checks["keys"] = self._limits.book.check_health
-        checks["log_shipper"] = self._shipper_problem
-        for model in self._settings.models:
-            for settings, backend in zip(model.backends, routes[model.id].backends, strict=True):
-                if settings.type == "engine":
-                    checks["engine"] = backend.check_health
-        if self._settings.uses_embedder:
-            checks["cache_owner"] = self._owner.check_health
-        if self._checks.worker_checks:
-            checks["guardrails"] = self._guard.check_health
-        return checks
-
-    def _stats(self) -> dict[str, StatsSource]:
-        sources: dict[str, StatsSource] = {"log_shipper": self._shipper_stats}
-        if self._settings.uses_engine:
-            sources["engine"] = self._engine_stats
-        if self._settings.uses_embedder:
-            sources["cache_owner"] = self._owner_stats
-        if self._settings.uses_semantic_cache:
-            sources["cache"] = self._learning.numbers
-        return sources
-
-    async def _engine_stats(self) -> Mapping[str, float]:
-        return await self._factory.engine_stats() or {}
-
-    async def _owner_stats(self) -> Mapping[str, float]:
-        try:
-            return await self._owner.stats()
-        except IndexFault as exc:
-            raise OSError(str(exc)) from exc
-
-    async def _owner_histograms(self) -> Mapping[str, HistogramCounts]:
-        try:
-            known = await self._owner.histograms()
-        except IndexFault as exc:
-            raise OSError(str(exc)) from exc
-        return {
-            name: HistogramCounts(tuple(bounds), tuple(counts), total)
-            for name, (bounds, counts, total) in known.items()
-        }
-
-    async def _shipper_stats(self) -> Mapping[str, float]:
-        try:
-            numbers, _ = await self._shipper.call("stats", timeout_s=_STATS_TIMEOUT_S)
-        except RpcError as exc:
-            raise OSError(str(exc)) from exc
-        return {str(name): float(value) for name, value in numbers.items()}
-
-    async def _shipper_problem(self) -> str | None:
-        try:
-            answer, _ = await self._shipper.call("ping", timeout_s=_STATS_TIMEOUT_S)
-        except RpcError as exc:
-            return f"the log shipper does not answer: {exc}"
-        problems = answer["problems"]
-        return "; ".join(f"{sink}: {problem}" for sink, problem in problems.items()) or None
-
-
-def _bounds(settings: Settings) -> Bounds:
-    """Return what the caches may keep; of a private Valkey half, where nothing else is said: it holds counters, too."""
-    max_bytes = settings.cache.max_bytes
-    if max_bytes is None and settings.redis.url is None:
-        max_bytes = settings.redis.max_memory_mb * 1024 * 1024 // 2
-    return Bounds(settings.cache.max_entries, max_bytes)
 
 
 def _located(model: str) -> Path:

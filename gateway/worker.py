@@ -34,7 +34,8 @@ from gateway.settings import Settings, load_settings, mark_of, process_environme
 from gateway.socket_protocol import SocketProtocol
 from gateway.supervisor.place import Sockets
 from gateway.supervisor.state import StateFolder
-from gateway.wiring import Surroundings, wire
+from gateway.wired import Surroundings
+from gateway.wiring import wire
 from logging_layer.spool import Spool
 from orchestration.core.lifeline import follow_supervisor, report
 from orchestration.core.process_log import start_log

@@ -11,7 +11,8 @@ from gateway.settings import parse_settings
 from gateway.supervisor.place import Place, Sockets
 from gateway.supervisor.plan import engine_spec, owner_spec, shipper_spec, worker_spec
 from gateway.supervisor.state import StateFolder
-from gateway.wiring import Surroundings, wire
+from gateway.wired import Surroundings
+from gateway.wiring import wire
 from orchestration.core import Kind
 
 ECHO = "models: [{id: echo, backends: [{type: echo}]}]\n"

@@ -13,7 +13,8 @@ from gateway.limits.key_table import KeyHash, KeyTable
 from gateway.settings import parse_settings
 from gateway.supervisor.place import Sockets
 from gateway.supervisor.state import StateFolder
-from gateway.wiring import Surroundings, Wired, wire
+from gateway.wired import Surroundings, Wired
+from gateway.wiring import wire
 from orchestration.core import Secret
 from tests.backends.remote.fake_upstream import FakeUpstream, chunk, streaming
 from tests.gateway.serving import CHAT, Reply, ask, chat, served

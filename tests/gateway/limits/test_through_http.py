@@ -13,7 +13,8 @@ from gateway.limits.rules import Limits
 from gateway.settings import parse_settings
 from gateway.supervisor.place import Sockets
 from gateway.supervisor.state import StateFolder
-from gateway.wiring import Surroundings, Wired, wire
+from gateway.wired import Surroundings, Wired
+from gateway.wiring import wire
 from orchestration.core import Secret
 from tests.gateway.serving import CHAT, ask, chat, served
 
