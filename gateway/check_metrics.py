@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from gateway.tallies import Tallies
 from orchestration.core.notes import Notes
 
 _SECONDS = (0.000002, 0.00001, 0.00005, 0.0002, 0.001, 0.005, 0.02, 0.1, 0.5, 2, 10)
@@ -14,9 +13,13 @@ _KINDS = frozenset({"timeout", "raised", "breaker_open", "unavailable", "busy"})
 
 
 class CheckMetrics:
-    """Count the checks of calls that end. Names of checks are the settings', so their number is bounded."""
+    """Count the checks of calls that end. Names of checks are the settings', so their number is bounded.
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    The registry knows of them when the `tallies` are told.
+    """
+
+    def __init__(self, registry: CollectorRegistry, tallies: Tallies | None = None) -> None:
+        tallies = tallies or Tallies()
         runs = Counter(
             "lamina_checks",
             "Checks that ran: what each found (pass, rewrite, block, error), and what was done about it.",
@@ -36,17 +39,16 @@ class CheckMetrics:
             ["check", "stage", "kind"],
             registry=registry,
         )
-        # `labels` costs more than counting does; its values come from closed lists, so these caches are bounded.
-        self._runs = functools.cache(runs.labels)
-        self._seconds = functools.cache(seconds.labels)
-        self._failures = functools.cache(failures.labels)
+        self._runs = tallies.counter(runs)
+        self._seconds = tallies.histogram(seconds)
+        self._failures = tallies.counter(failures)
 
     def observe(self, notes: Notes, *, is_timed: bool) -> None:
         """Count one call's checks, and their times where `is_timed`."""
         for note in notes.checks:
-            self._runs(note.check, note.stage, note.verdict, note.action).inc()
+            self._runs(note.check, note.stage, note.verdict, note.action).waiting += 1
             if note.verdict == "error":
-                self._failures(note.check, note.stage, _kind(note.reason)).inc()
+                self._failures(note.check, note.stage, _kind(note.reason)).waiting += 1
             if is_timed:
                 self._seconds(note.check, note.stage).observe(note.duration_ms / 1000.0)
 

@@ -89,7 +89,7 @@ class Metrics:
         self._stages = tallies.histogram(_stages(registry))
         self._num_calls = 0
         self.cache = CacheMetrics(registry, tallies)
-        self._checks = CheckMetrics(registry)
+        self._checks = CheckMetrics(registry, tallies)
 
     def know(self, models: Iterable[str], *, price_of: PriceOf | None = None) -> None:
         """Count these models by name, too, from now on, and what caches save by these prices."""
