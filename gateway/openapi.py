@@ -104,7 +104,7 @@ def _post(summary: str, request: str, answer: str, other_content: Schema, *, err
             _header(
                 "x-lamina-cache-tags",
                 "Tags of this call's cache entries, parted by commas, by which they can be invalidated.",
-                {"type": "string"},
+                {"type": "string", "pattern": "^[!-+\\--~]{1,64}(, ?[!-+\\--~]{1,64}){0,15}$"},
             ),
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": ref(request)}}},

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.integration.conftest import Served, until
 NUM_CALLS = 1000
 PAIRS = Path(__file__).parents[2] / "benchmarks" / "data" / "semcache" / "pairs.jsonl"
 ALONE = "Does Flixora offer a free trial?"
+COUNTRIES = ("Italy", "Spain", "Norway", "Peru", "Kenya", "Japan")
 HISTORY = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
 CONFIG = """
 models:
@@ -46,8 +48,9 @@ def test_replay_agrees_on_a_thousand_mixed_calls(serve: Callable[..., Served]) -
     with httpx.Client(base_url=served.url, timeout=60) as client, ThreadPoolExecutor(4) as pool:
         replies = list(pool.map(lambda body: client.post("/v1/chat/completions", json=body), bodies))
         follow_up = a_follow_up_that_stands_alone(client)
-        raised, asked_since = a_bar_that_drift_raises(client, replies)
-    num_calls = NUM_CALLS + 2 + len(asked_since)
+        hits, num_asked = similar_hits(client)
+        raised, asked_since = a_bar_that_drift_raises(client, [*replies, *hits])
+    num_calls = NUM_CALLS + 2 + num_asked + len(asked_since)
     until(lambda: len(served.records()) == num_calls)
 
     done = replay(served)
@@ -73,6 +76,21 @@ def a_follow_up_that_stands_alone(client: httpx.Client) -> httpx.Response:
     """Ask a question alone, and then at the end of a conversation."""
     ask(client, ALONE)
     return ask(client, ALONE, *HISTORY)
+
+
+def similar_hits(client: httpx.Client) -> tuple[list[httpx.Response], int]:
+    """Ask questions, then the like of each until it is known; return the hits, and how many calls that took."""
+    num_asked = len(COUNTRIES)
+    for country in COUNTRIES:
+        ask(client, f"What is the capital of {country}?")
+
+    def hit(country: str) -> httpx.Response | None:
+        nonlocal num_asked
+        num_asked += 1
+        reply = ask(client, f"What's the capital of {country}?" + " " * num_asked)  # an exact miss each time
+        return reply if reply.headers["x-lamina-cache"] == "semantic" else None
+
+    return [until(partial(hit, country)) for country in COUNTRIES], num_asked
 
 
 def a_bar_that_drift_raises(client: httpx.Client, replies: list[httpx.Response]) -> tuple[dict[str, Any], list[Any]]:

@@ -77,9 +77,11 @@ def _tiny_prompts() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
-@pytest.mark.parametrize("budget", [1, 7, 64])
+@pytest.mark.parametrize(
+    ("on_kernels", "budget"),
+    [(True, 1), (True, 7), (True, 64), pytest.param(False, 1, marks=pytest.mark.long), (False, 7), (False, 64)],
+)
 @pytest.mark.parametrize("page_size", [1, 16])
-@ON_KERNELS
 def test_every_way_of_batching_gives_the_same_tokens(
     tiny_model: LoadedModel,
     tiny_greedy: GreedyCheck,

@@ -20,6 +20,7 @@ def test_made_vectors_lie_as_wordings_of_an_intent_do() -> None:
     assert 0.7 < np.median(nearest) < 0.95
 
 
+@pytest.mark.long
 def test_every_way_of_searching_is_measured_against_all_rows() -> None:
     ways = measure_large(1500)
 
