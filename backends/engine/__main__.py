@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 _STEP_TOKENS_CPU = 128
 _STEP_TOKENS_GPU = 2048
 _STEP_TOKENS_PER_SEQ = 4
-"""Room beside a row of each answer: with 2 a burst of 64 prompts took 4 to 35 % (median 22) more CPU time than with 4."""
+"""Room beside a row of each answer: with 2 a burst of 64 prompts took 4 to 35 % more CPU time (median 22)."""
 _COMPILED = Path("~/.cache/lamina/compiled")
 
 
