@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 _NUM_STEPS = 60
+_LEAST = 1e-17
 
 
 def exact_interval(num_hit: int, num_all: int, *, level: float = 0.95) -> tuple[float, float]:
@@ -22,14 +23,22 @@ def exact_interval(num_hit: int, num_all: int, *, level: float = 0.95) -> tuple[
 
 
 def _at_most(num_hit: int, num_all: int, share: float) -> float:
-    """Return P(X <= num_hit) for X ~ Binomial(num_all, share), 0 < share < 1."""
-    log_odds, log_miss = math.log(share) - math.log1p(-share), num_all * math.log1p(-share)
-    choices = math.lgamma(num_all + 1)
-    terms = (
-        math.exp(choices - math.lgamma(k + 1) - math.lgamma(num_all - k + 1) + k * log_odds + log_miss)
-        for k in range(num_hit + 1)
-    )
-    return min(1.0, math.fsum(terms))
+    """Return P(X <= num_hit) for X ~ Binomial(num_all, share), 0 <= num_hit < num_all and 0 < share < 1.
+
+    The terms are added from the largest on, each made from the one before, until they change nothing.
+    """
+    if num_hit > num_all * share:  # what is above is the smaller part, and seen from there below
+        return 1.0 - _at_most(num_all - num_hit - 1, num_all, 1.0 - share)
+    miss_odds = (1.0 - share) / share
+    choices = math.lgamma(num_all + 1) - math.lgamma(num_hit + 1) - math.lgamma(num_all - num_hit + 1)
+    term = math.exp(choices + num_hit * math.log(share) + (num_all - num_hit) * math.log1p(-share))
+    total = 0.0
+    for k in range(num_hit, -1, -1):
+        total += term
+        term *= k / (num_all - k + 1) * miss_odds
+        if term <= total * _LEAST:
+            break
+    return min(1.0, total)
 
 
 def _solve(grows: Callable[[float], float], wanted: float) -> float:
