@@ -29,6 +29,7 @@ class World:
     num_hits: int = 0
     workers: list[tuple[Examiner, PolicyWatch, DriftWatch]] = field(default_factory=list)
     num_told: int = 0
+    num_counted: int = 0
 
     def worker(self) -> tuple[Examiner, PolicyWatch, DriftWatch]:
         examiner = Examiner(StaticPolicy(SETTINGS.threshold))
@@ -51,6 +52,7 @@ class World:
             await self.book.add([shadow, Label(call, source, verdict, time.time(), entry="e", similarity=0.96)])
 
     async def _count_hits(self, _since: float) -> int:
+        self.num_counted += 1
         return self.num_hits
 
     def _tell(self) -> None:
@@ -131,6 +133,22 @@ async def test_complaints_are_held_against_all_hits_that_were_served(
     await world.book.add(complaints)
 
     assert (await drift.look() is not None) is is_tightened
+
+
+async def test_all_hits_are_counted_again_only_when_there_are_more_complaints(world: World) -> None:
+    _, _, drift = world.worker()
+    world.num_hits = 5_000
+    counted = []
+    for num_more in (8, 0, 1, 0):
+        new = [Label(new_ulid(), LabelSource.HUMAN, False, time.time(), similarity=0.97) for _ in range(num_more)]
+        await world.book.add(new)
+        await drift.look()
+        counted.append(world.num_counted)
+    world.num_hits = 40
+    await world.book.add([Label(new_ulid(), LabelSource.HUMAN, False, time.time(), similarity=0.97)])
+
+    assert counted == [1, 1, 2, 2]
+    assert await drift.look() is not None
 
 
 async def test_complaints_about_drawn_hits_are_not_taken_for_all_of_them(world: World) -> None:
