@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from orchestration.core import Request
@@ -25,7 +25,8 @@ class JsonSchema:
     """Refuse an answer that is not JSON of the schema (draft 2020-12).
 
     Without a schema of its own it holds answers to the `response_format` that their requests ask for, and looks at no
-    others. Patterns run in linear time, references lead nowhere but into the schema itself.
+    others. Patterns run in linear time, references lead nowhere but into the schema itself. `unevaluatedProperties`
+    beside `patternProperties` is refused: the library's own way with these two backtracks.
     """
 
     name = "json_schema"
@@ -97,10 +98,11 @@ def _compile(written: str) -> Problem:
         raise ValueError(f"has {len(written)} characters; at most {MAX_SCHEMA_CHARS} are taken")
     schema = json.loads(written)
     base = jsonschema.Draft202012Validator
-    steps = _Steps(base.VALIDATORS)
+    steps, patterns = _Steps(base.VALIDATORS), _Patterns(base.VALIDATORS)
     own = {
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
+        "pattern": patterns.pattern,
+        "patternProperties": patterns.properties,
+        "additionalProperties": patterns.additional,
         "$ref": steps.ref,
         "$dynamicRef": steps.dynamic,
     }
@@ -109,8 +111,7 @@ def _compile(written: str) -> Problem:
         kind.check_schema(schema)
     except jsonschema.SchemaError as exc:
         raise ValueError(f"is no JSON schema: {exc.message[:200]}") from exc
-    for expression in _expressions(schema):
-        compiled(expression)
+    patterns.read(schema)
     judge = kind(schema, registry=Registry())
 
     def problem_of(value: Any) -> str | None:
@@ -144,6 +145,52 @@ class _Steps:
         return self._keywords[keyword](*words)
 
 
+class _Patterns:
+    """The keywords that look for a pattern, each built once and linear in the text: the library's own backtrack."""
+
+    def __init__(self, keywords: Mapping[str, Any]) -> None:
+        self._keywords = keywords
+        self._engine_of = cache(compiled)
+
+    def read(self, schema: Any) -> None:
+        """Build a schema's patterns; raises `ValueError` for what cannot be done in linear time."""
+        objects = list(_objects(schema))
+        for one in objects:
+            if isinstance(one.get("pattern"), str):
+                self._engine_of(one["pattern"])
+            if isinstance(one.get("patternProperties"), dict):
+                for expression in one["patternProperties"]:
+                    self._engine_of(expression)
+        if all(any(name in one for one in objects) for name in ("patternProperties", "unevaluatedProperties")):
+            raise ValueError("has unevaluatedProperties beside patternProperties; use additionalProperties")
+
+    def pattern(self, _validator: Any, expression: str, instance: Any, _schema: Schema) -> Iterator[Any]:
+        from jsonschema import ValidationError  # as in _compile
+
+        if isinstance(instance, str) and not self._is_found(expression, instance):
+            yield ValidationError("it does not match a pattern")
+
+    def properties(self, validator: Any, patterns: Schema, instance: Any, _schema: Schema) -> Iterator[Any]:
+        if not isinstance(instance, dict):
+            return
+        for expression, inner in patterns.items():
+            for name, value in instance.items():
+                if self._is_found(expression, name):
+                    yield from validator.descend(value, inner, path=name, schema_path=expression)
+
+    def additional(self, validator: Any, allowed: Any, instance: Any, schema: Schema) -> Any:
+        """Leave to the library what no pattern names, and keep the patterns from it."""
+        patterns = schema.get("patternProperties")
+        if patterns and isinstance(instance, dict):
+            known = {name for name in instance if any(self._is_found(one, name) for one in patterns)}
+            instance = {name: value for name, value in instance.items() if name not in known}
+            schema = {keyword: value for keyword, value in schema.items() if keyword != "patternProperties"}
+        return self._keywords["additionalProperties"](validator, allowed, instance, schema)
+
+    def _is_found(self, expression: str, text: str) -> bool:
+        return self._engine_of(expression).search(text.encode("utf-8", "replace")) is not None
+
+
 def _told(error: Any) -> str:
     """Say where a value fails and by which keyword: the schema's words and indices, and none of the answer's."""
     place = "$" + "".join(f"[{step}]" if isinstance(step, int) else ".*" for step in error.absolute_path)
@@ -157,31 +204,10 @@ def _told(error: Any) -> str:
             return f"{place} fails '{keyword}'"
 
 
-def _expressions(schema: Any) -> Iterator[str]:
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
+    """Give every object in a schema, at any depth."""
     if isinstance(schema, dict):
-        if isinstance(schema.get("pattern"), str):
-            yield schema["pattern"]
-        if isinstance(schema.get("patternProperties"), dict):
-            yield from schema["patternProperties"]
-        for inner in schema.values():
-            yield from _expressions(inner)
-    elif isinstance(schema, list):
-        for inner in schema:
-            yield from _expressions(inner)
-
-
-def _pattern(_validator: Any, expression: str, instance: Any, _schema: Schema) -> Iterator[Any]:
-    from jsonschema import ValidationError  # as in _compile
-
-    if isinstance(instance, str) and compiled(expression).search(instance.encode("utf-8", "replace")) is None:
-        yield ValidationError("it does not match a pattern")
-
-
-def _pattern_properties(validator: Any, patterns: Schema, instance: Any, _schema: Schema) -> Iterator[Any]:
-    if not isinstance(instance, dict):
-        return
-    for expression, inner in patterns.items():
-        engine = compiled(expression)
-        for name, value in instance.items():
-            if engine.search(name.encode("utf-8", "replace")) is not None:
-                yield from validator.descend(value, inner, path=name, schema_path=expression)
+        yield schema
+    if isinstance(schema, dict | list):
+        for inner in schema.values() if isinstance(schema, dict) else schema:
+            yield from _objects(inner)

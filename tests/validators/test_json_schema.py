@@ -20,6 +20,8 @@ SCHEMA = {
     "patternProperties": {"^x_": {"type": "null"}},
 }
 
+BACKTRACKING = {"unevaluatedProperties": False, "allOf": [{"patternProperties": {"^(a+)+$": True}}]}
+
 
 def asking(schema: Any) -> Request:
     return make_call(response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}).request
@@ -67,6 +69,35 @@ def test_a_pattern_runs_in_linear_time() -> None:
     assert verdict_of("json_schema", text, request=asking({"pattern": "^(a+)+$"})).outcome is Outcome.BLOCK
 
 
+@pytest.mark.parametrize("name", ["a" * 5_000 + "!", "a" * 30 + "!"])
+def test_a_propertys_name_is_looked_for_in_linear_time(name: str) -> None:
+    schema = {"patternProperties": {"^(a+)+$": {"type": "integer"}}, "additionalProperties": False}
+
+    verdict = verdict_of("json_schema", f'{{"{name}": 1}}', request=asking(schema))
+
+    assert verdict.reason == "it departs from its schema: $ fails 'additionalProperties'"
+    assert verdict_of("json_schema", '{"aa": 1}', request=asking(schema)).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"city": "rome", "x_a": null}', None),
+        ('{"city": "rome", "x_a": null, "b": 1}', None),
+        ('{"b": "one"}', "it departs from its schema: $.* is not of type integer"),
+        ("[]", None),
+    ],
+)
+def test_what_is_additional_is_what_neither_names_nor_patterns_say(text: str, reason: str | None) -> None:
+    schema = {
+        "properties": {"city": True},
+        "patternProperties": {"^x_": True},
+        "additionalProperties": {"type": "integer"},
+    }
+
+    assert verdict_of("json_schema", text, schema=schema).reason == reason
+
+
 @pytest.mark.parametrize(
     "schema", [{"$ref": "http://127.0.0.1:9/x"}, {"$ref": "#/nowhere"}, {"$ref": "file:///etc/passwd"}]
 )
@@ -77,7 +108,7 @@ def test_a_reference_out_of_the_schema_leads_nowhere(schema: Any) -> None:
     assert "a reference leads nowhere" in str(verdict.reason)
 
 
-@pytest.mark.parametrize("schema", [{"type": 5}, {"pattern": "(?=a)"}, {"x": "y" * 100_001}])
+@pytest.mark.parametrize("schema", [{"type": 5}, {"pattern": "(?=a)"}, {"x": "y" * 100_001}, BACKTRACKING])
 def test_a_schema_that_is_none_is_refused_at_start(schema: Any) -> None:
     with pytest.raises(ValueError, match="schema: "):
         verdict_of("json_schema", "1", schema=schema)
