@@ -51,14 +51,19 @@ class Examiner:
         return replace(candidate, p_correct=judged.p_correct, p_required=judged.p_required, inputs=judged.inputs)
 
     def compare(self, similarity: float, *, asked: Reading | None, question: str | None) -> tuple[str | None, Features]:
-        """Return the guard's reason against serving `question`'s answer, None for none, and what a scorer looks at."""
+        """Return the guard's reason against serving `question`'s answer, None for none, and what a scorer looks at.
+
+        Where there is a reason the words are not measured: no scorer looks at such a pair.
+        """
         if self.guard is None or asked is None:
             return None, Features(similarity)
         if question is None:
             return NO_QUESTION, Features(similarity)
         pair = self.guard.compare(asked, self.guard.read(question))
         veto = self.guard.judge(pair)
-        return None if veto is None else veto.reason, features_of(similarity, pair, self.guard.lexicon)
+        if veto is not None:
+            return veto.reason, Features(similarity)
+        return None, features_of(similarity, pair, self.guard.lexicon)
 
     def observe(self, label: Label) -> None:
         """Learn from a label: the next candidate is judged by what it says."""
