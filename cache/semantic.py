@@ -85,9 +85,9 @@ class SemanticCache:
     Looking up takes at most `deadline_ms`, and whatever goes wrong there is a miss that `notes` tells of. What a
     miss brings is inserted after the answer, by tasks of ours of which at most 256 wait; one more is not inserted.
     A `shadow` asks a share of the hits again, a `judge` looks at near misses. `multi_turn` says what of a conversation
-    its last question depends on. The `ledger` numbers invalidations, so
-    that no answer on its way outruns one, counts hits, and hears of candidates whose answer is gone. `route_of` and
-    `policy_of` give the hashes of a model's route and of the checks in force for a call.
+    its last question depends on. The `ledger` numbers invalidations, so that no answer on its way outruns one, counts
+    hits, and hears of candidates whose answer is gone. `route_of` and `policy_of` give the hashes of a model's route
+    and of the checks in force for a call.
     """
 
     def __init__(  # noqa: PLR0913 (each is a setting of its own or a part that wiring brings)
@@ -213,8 +213,9 @@ class SemanticCache:
         entry = await self._first_served(call, question, bar=bar, unusable=unusable)
         decision = decide(note.candidates, bar=bar, unusable=unusable)
         assert (entry is None) == (decision.entry is None), "what was served follows from what is recorded"
-        if entry is None and self._judge is not None:
-            entry, decision = await self._by_alias(call, question, decision)
+        alias = await self._judge.alias_of(question) if entry is None and self._judge is not None else None
+        if alias is not None:
+            entry, decision = await self._by_alias(call, question, alias, decision)
         call.notes.extra["semantic"] = decision.reason
         call.notes.extra["semantic_unusable"] = unusable
         if entry is not None:
@@ -241,11 +242,12 @@ class SemanticCache:
                 return entry
         return None
 
-    async def _by_alias(self, call: Call, question: Question, decision: Decision) -> tuple[Entry | None, Decision]:
+    async def _by_alias(
+        self, call: Call, question: Question, alias: Alias, decision: Decision
+    ) -> tuple[Entry | None, Decision]:
         """Return the entry that a judge said answers this very question, with the decision to serve it, if it may."""
-        alias = await self._judge.alias_of(question) if self._judge is not None else None
-        entry, _ = await self._fetch(call, alias.entry) if alias is not None else (None, "")
-        if alias is None or entry is None or not alias.is_of(entry):
+        entry, _ = await self._fetch(call, alias.entry)
+        if entry is None or not alias.is_of(entry):
             return None, decision
         asked = self._examiner.read(question.text)
         veto, _ = self._examiner.compare(alias.similarity, asked=asked, question=entry.question)
