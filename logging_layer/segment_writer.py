@@ -24,8 +24,7 @@ class SegmentWriter:
         self._max_age_s = max_age_s
         self._descriptor: int | None = None
         self._opened_at = 0.0
-        self._size_bytes = 0
-        self._whole_bytes = 0
+        self._size_bytes = 0  # of what was written whole
         self._synced_bytes = 0
 
     @property
@@ -40,14 +39,11 @@ class SegmentWriter:
         if self._descriptor is None:
             _, self._descriptor = segment.create(self._folder, worker=self._worker)
             self._opened_at = time.monotonic()
-            self._size_bytes = self._whole_bytes = self._synced_bytes = 0
+            self._size_bytes = self._synced_bytes = 0
         written = os.write(self._descriptor, data)
-        self._size_bytes += written
         while written < len(data):  # a disk that fills up takes a part, and refuses the next
-            more = os.write(self._descriptor, data[written:])
-            written += more
-            self._size_bytes += more
-        self._whole_bytes = self._size_bytes
+            written += os.write(self._descriptor, data[written:])
+        self._size_bytes += written
 
     def sync(self) -> None:
         """Make everything written durable, and close the segment where it is large or old enough."""
@@ -68,8 +64,7 @@ class SegmentWriter:
         """Cut off what a write that failed has left, make what was written before it durable, and close the segment."""
         if self._descriptor is None:
             return
-        os.ftruncate(self._descriptor, self._whole_bytes)
-        self._size_bytes = self._whole_bytes
+        os.ftruncate(self._descriptor, self._size_bytes)
         os.fsync(self._descriptor)
         self.close()
 
