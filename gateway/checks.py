@@ -18,7 +18,16 @@ from validators.guardrails_client import GuardrailsClient
 from validators.judge import JudgeRule
 from validators.patterns import Pattern
 from validators.policy import Rule
-from validators.registry import READS_REQUEST, CheckSpec, build_checks, guardrails_specs, parse_specs, policy_hash
+from validators.registry import (
+    READS_REQUEST,
+    CheckSpec,
+    build_checks,
+    guardrails_specs,
+    hash_of,
+    identity,
+    parse_specs,
+    policy_hash,
+)
 from validators.scope import Caller, CallerOf, read_scope
 from validators.secrets import SHAPES, TAIL
 
@@ -42,16 +51,17 @@ class CheckPlan:
     def policy_of(self, caller_of: CallerOf) -> Callable[[Call], str]:
         """Return what hashes the checks that stand for a call: answers are shared only among calls of equal checks."""
         scopes = [read_scope(spec.only_for) for spec in (*self.input, *self.output)]
-        if all(scope.is_everything for scope in scopes):
-            policy = self.policy
-            return lambda _call: policy
+        inputs, outputs = ([identity(spec) for spec in specs] for specs in (self.input, self.output))
+        split = len(inputs)
 
         @functools.lru_cache(maxsize=1024)
         def hashed(standing: tuple[bool, ...]) -> str:
-            split = len(self.input)
-            inputs = itertools.compress(self.input, standing[:split])
-            return policy_hash(list(inputs), list(itertools.compress(self.output, standing[split:])))
+            of_outputs = list(itertools.compress(outputs, standing[split:]))
+            return hash_of(list(itertools.compress(inputs, standing[:split])), of_outputs)
 
+        if all(scope.is_everything for scope in scopes):
+            policy = hashed((True,) * len(scopes))
+            return lambda _call: policy
         return lambda call: hashed(tuple(scope.holds(call, caller_of) for scope in scopes))
 
     @property

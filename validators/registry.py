@@ -104,9 +104,19 @@ def build_checks(
 
 def policy_hash(input_specs: Sequence[CheckSpec], output_specs: Sequence[CheckSpec]) -> str:
     """Hash everything that decides what the checks let through: their code, options, modes and actions."""
-    stages = [[_identity(spec) for spec in specs] for specs in (input_specs, output_specs)]
-    whole = json.dumps([PIPELINE_VERSION, NORMALISATION, stages], sort_keys=True, default=str)
+    return hash_of(*([identity(spec) for spec in specs] for specs in (input_specs, output_specs)))
+
+
+def hash_of(inputs: Sequence[list[Any]], outputs: Sequence[list[Any]]) -> str:
+    """Hash the checks of both stages, each by its `identity`."""
+    whole = json.dumps([PIPELINE_VERSION, NORMALISATION, [inputs, outputs]], sort_keys=True, default=str)
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+def identity(spec: CheckSpec) -> list[Any]:
+    """Name all of one check that decides what it lets through; builds the check, so this is for the start alone."""
+    version = KNOWN[spec.check].code_version() if spec.check in KNOWN else _version(spec)
+    return [spec.check, version, dict(spec.options), spec.mode, spec.on_fail, spec.fail, spec.only_for, spec.reasks]
 
 
 def guardrails_specs(input_specs: Sequence[CheckSpec], output_specs: Sequence[CheckSpec]) -> list[dict[str, Any]]:
@@ -219,11 +229,6 @@ def _word(kind: type[Word], value: object, where: str) -> Word:
         if word == value:
             return word
     raise ValueError(f"{where}: must be one of {', '.join(kind)}, not {value!r}")
-
-
-def _identity(spec: CheckSpec) -> list[Any]:
-    version = KNOWN[spec.check].code_version() if spec.check in KNOWN else _version(spec)
-    return [spec.check, version, dict(spec.options), spec.mode, spec.on_fail, spec.fail, spec.only_for, spec.reasks]
 
 
 def _version(spec: CheckSpec) -> str:

@@ -14,6 +14,7 @@ from gateway.settings import Settings
 from gateway.settings.rules import check_rules
 from orchestration.core import CheckNote, Notes
 from tests.validators.scripts import make_call
+from validators import registry
 from validators.scope import Caller
 
 CALLERS = {"k1": Caller("alice", "red")}
@@ -33,6 +34,14 @@ def test_answers_are_shared_only_among_calls_of_equal_checks() -> None:
     assert ours != others
     assert policy_of(make_call()) == others
     assert others == plan_checks(settings_of({"check": "secrets"})).policy
+
+
+def test_no_check_is_built_while_a_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_checks(settings_of({"check": "secrets", "only_for": {"keys": ["alice"]}}))
+    policy_of, expected = plan.policy_of(CALLERS.get), plan.policy
+    monkeypatch.setattr(registry, "OWN", {})
+
+    assert policy_of(replace(make_call(), tenant="k1")) == expected
 
 
 def test_without_scopes_there_is_one_policy() -> None:
