@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -122,15 +122,14 @@ class JudgeDesk:
         self._draw = draw
         self._limits = limits
         self._sleep = sleep
-        self._waiting: deque[Pair] = deque()
+        self._waiting: asyncio.Queue[Pair] = asyncio.Queue(limits.max_waiting)
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._has_come = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def num_waiting(self) -> int:
         """Count the pairs that wait."""
-        return len(self._waiting)
+        return self._waiting.qsize()
 
     async def alias_of(self, question: Question) -> Alias | None:
         """Return the question's alias while the judge has a say; raises `StoreDown`."""
@@ -173,21 +172,17 @@ class JudgeDesk:
         key = _key(pair)
         if key in self._seen:
             self._count(Outcome.DUPLICATE)
-        elif len(self._waiting) >= self._limits.max_waiting:
+        elif self._waiting.full():
             self._count(Outcome.FULL)
         else:
             self._seen[key] = None
             if len(self._seen) > _MAX_SEEN:
                 self._seen.popitem(last=False)
-            self._waiting.append(pair)
-            self._has_come.set()
+            self._waiting.put_nowait(pair)
 
     async def _work(self) -> None:
         while True:
-            while not self._waiting:
-                self._has_come.clear()
-                await self._has_come.wait()
-            pair = self._waiting.popleft()
+            pair = await self._waiting.get()
             try:
                 outcome = await self._look_at(pair)
             except StoreDown as exc:

@@ -200,9 +200,9 @@ async def test_a_judge_that_gives_no_opinion_is_counted_and_serves_nothing(failu
 
 async def test_a_pair_that_another_worker_looks_at_is_left_to_it() -> None:
     world = World()
-    await world.near_miss()
-    (pair,) = world.desk._waiting
-    world.leases.held.add(f"judge:{pair.question.entry}:{pair.entry}:0")
+    partition = (await world.near_miss()).notes.cache.partition
+    assert partition is not None
+    world.leases.held.add(f"judge:{Question(partition, NEAR).entry}:{Question(partition, FRANCE).entry}:0")
 
     world.desk.start()
     await world.until(lambda: bool(world.counts))
