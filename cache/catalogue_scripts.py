@@ -49,7 +49,7 @@ local function dims_of(tenant, model, real, tags)
 end
 
 local function unlist(slot)
-  local card = redis.call('HMGET', c .. 'e:' .. slot, 'id', 'tenant', 'model', 'real', 'tags')
+  local card = redis.call('HMGET', c .. 'e:' .. slot, 'id', 'tenant', 'model', 'real', 'tags', 'partition')
   if card[1] then
     redis.call('DEL', c .. 'e:' .. slot, c .. 'i:' .. card[1])
     for _, dim in ipairs(dims_of(card[2], card[3], card[4], card[5])) do redis.call('ZREM', c .. 'by:' .. dim, slot) end
@@ -61,15 +61,15 @@ local function unlist(slot)
     redis.call('HDEL', c .. 'size', slot)
     redis.call('DECRBY', c .. 'bytes', size)
   end
+  return card[6], card[1]
 end
 
 local function forget(slot, rows)
-  local card = redis.call('HMGET', c .. 'e:' .. slot, 'partition', 'id')
   local count = redis.call('DEL', x .. slot)
-  unlist(slot)
-  if card[1] and card[1] ~= '' then
-    rows[#rows + 1] = card[1]
-    rows[#rows + 1] = card[2]
+  local partition, id = unlist(slot)
+  if partition and partition ~= '' then
+    rows[#rows + 1] = partition
+    rows[#rows + 1] = id
   end
   return count
 end
@@ -140,10 +140,12 @@ for _, dim in ipairs(dims) do
   redis.call('ZADD', c .. 'dims', 'GT', ends, dim)
 end
 local power, half_life = tonumber(ARGV[10]), tonumber(ARGV[11])
-local best = redis.call('ZREVRANGE', c .. 'value', 0, 0, 'WITHSCORES')
-if best[2] and redis.call('EXISTS', c .. 'turns') == 0 then  -- a server that drops what it likes has dropped the clock
-  local lost = half_life * (tonumber(best[2]) - score(1, tonumber(ARGV[7]), room, 0, power, half_life))
-  redis.call('SET', c .. 'turns', text(math.max(0, lost)))
+if redis.call('EXISTS', c .. 'turns') == 0 then  -- a server that drops what it likes has dropped the clock
+  local best = redis.call('ZREVRANGE', c .. 'value', 0, 0, 'WITHSCORES')
+  if best[2] then
+    local lost = half_life * (tonumber(best[2]) - score(1, tonumber(ARGV[7]), room, 0, power, half_life))
+    redis.call('SET', c .. 'turns', text(math.max(0, lost)))
+  end
 end
 local turns = redis.call('INCRBYFLOAT', c .. 'turns', 1 / redis.call('ZCARD', c .. 'all'))
 local worth = score(1, tonumber(ARGV[7]), room, tonumber(turns), power, half_life)
