@@ -80,12 +80,15 @@ class BoundedStore:
 
     async def get(self, key: str) -> bytes | None:
         """Return the value, or None where there is none."""
-        return await _ask(self._breaker, lambda: self._store.get(key), self._deadlines, timeout_s=self._get_timeout_s)
+        read = partial(self._store.get, key)
+        return await ask_within(self._get_timeout_s, read, breaker=self._breaker, deadlines=self._deadlines)
 
     async def put(self, key: str, value: bytes, *, ttl_s: float, card: Card | None = None) -> None:
         """Keep the value for `ttl_s` seconds; after `StoreSlow` it may be kept or not."""
         write = partial(self._store.put, key, value, ttl_s=ttl_s, card=card)
-        await _ask(self._breaker, write, self._deadlines, timeout_s=self._put_timeout_s, does_slow_count=False)
+        await ask_within(
+            self._put_timeout_s, write, breaker=self._breaker, deadlines=self._deadlines, does_slow_count=False
+        )
 
 
 class BoundedLeases:
@@ -100,22 +103,26 @@ class BoundedLeases:
     async def acquire(self, key: str, *, ttl_s: float) -> str | None:
         """Take the lease for `ttl_s` seconds and return its token, or None while another holds it."""
         take = partial(self._leases.acquire, key, ttl_s=ttl_s)
-        return await _ask(self._breaker, take, self._deadlines, timeout_s=self._timeout_s)
+        return await ask_within(self._timeout_s, take, breaker=self._breaker, deadlines=self._deadlines)
 
     async def release(self, key: str, token: str) -> None:
         """Give the lease back, if `token` still holds it."""
         give = partial(self._leases.release, key, token)
-        await _ask(self._breaker, give, self._deadlines, timeout_s=self._timeout_s)
+        await ask_within(self._timeout_s, give, breaker=self._breaker, deadlines=self._deadlines)
 
 
-async def _ask(
-    breaker: Breaker,
-    asking: Callable[[], Awaitable[T]],
-    deadlines: Deadlines,
-    *,
+async def ask_within(
     timeout_s: float,
+    asking: Callable[[], Awaitable[T]],
+    *,
+    breaker: Breaker,
+    deadlines: Deadlines,
     does_slow_count: bool = True,
 ) -> T:
+    """Return what `asking` does; raises `StoreSlow` after `timeout_s`, `StoreDown` at once while the breaker is open.
+
+    The breaker hears how it went; a refusal (`Invalidated`, `StoreFull`) is an answer.
+    """
     if not breaker.may_ask():
         raise StoreDown("the store has failed several times in a row and is left alone for a moment")
     try:

@@ -8,14 +8,16 @@ import logging
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 import hiredis
 import numpy as np
 
-from cache.bounded_store import Breaker
+from cache.bounded_store import Breaker, ask_within
 from cache.embedding_cache import Embedding
 from cache.link import SharedLink
 from cache.store import StoreDown
+from orchestration.core.deadlines import Deadlines
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class EmbeddingSlots:
         self._timeout_s = timeout_s
         self._link = SharedLink(url, timeout_s=1.0)
         self._breaker = Breaker()
+        self._deadlines = Deadlines()
         self._waiting: OrderedDict[str, bytes] = OrderedDict()
         self._has_waiting = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -53,15 +56,11 @@ class EmbeddingSlots:
     async def read(self, digests: Sequence[bytes]) -> list[Embedding | None]:
         """Return what is known."""
         nothing: list[Embedding | None] = [None] * len(digests)
-        if not self._breaker.may_ask():
-            return nothing
+        asking = partial(self._link.ask, "MGET", *(self._key(digest) for digest in digests))
         try:
-            async with asyncio.timeout(self._timeout_s):
-                values = await self._link.ask("MGET", *(self._key(digest) for digest in digests))
-        except (StoreDown, TimeoutError):
-            self._breaker.fail()
+            values = await ask_within(self._timeout_s, asking, breaker=self._breaker, deadlines=self._deadlines)
+        except StoreDown:
             return nothing
-        self._breaker.succeed()
         if isinstance(values, hiredis.ReplyError):
             return nothing
         return [self._unpack(digest, value) for digest, value in zip(digests, values, strict=True)]
