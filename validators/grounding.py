@@ -10,8 +10,8 @@ from typing import Any
 
 from orchestration.core import Request
 from validators.check import PASSED, Context, Cost, Options, Outcome, Stage, Subject, Verdict
-from validators.options import read_share, read_texts, refuse_unknown
-from validators.roles import ROLES
+from validators.options import read_share, read_words, refuse_unknown
+from validators.roles import ROLES, plain_role
 
 THRESHOLD = 0.7
 SENTENCE_BAR = 0.6
@@ -90,10 +90,7 @@ class Grounding:
 def create_grounding(options: Options) -> Grounding:
     """Build the check from `threshold` and `roles`; raises `ValueError` naming the option."""
     refuse_unknown(options, ("threshold", "roles"))
-    roles = read_texts(options, "roles", default=("system", "tool"))
-    for role in roles:
-        if role not in ROLES:
-            raise ValueError(f"roles: '{role}' is not known; known: {', '.join(ROLES)}")
+    roles = read_words(options, "roles", ROLES, default=("system", "tool"))
     return Grounding(threshold=read_share(options, "threshold", default=THRESHOLD), roles=roles)
 
 
@@ -111,8 +108,7 @@ def support_of(answer: str, context: str) -> Support:
 def context_of(request: Request, roles: Collection[str]) -> Iterator[str]:
     """Give the texts of a request that an answer may stand on."""
     for message in request.messages:
-        role = {"developer": "system", "function": "tool"}.get(str(message.get("role")), message.get("role"))
-        if role in roles:
+        if plain_role(str(message.get("role"))) in roles:
             yield from _texts(message.get("content"))
     for document in request.fields.get("documents") or ():
         yield from _texts(document)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from orchestration.core import Request
 from validators.check import PASSED, Context, Cost, Options, Outcome, Stage, Subject, Verdict
 from validators.language_words import LETTERS, WORDS
-from validators.options import read, read_texts, refuse_unknown
+from validators.options import read, read_words, refuse_unknown
 from validators.roles import role_of
 
 _SCRIPTS = {
@@ -114,10 +114,7 @@ class Language:
 def create_language(options: Options) -> Language:
     """Build the check from `allow` and `min_chars`; raises `ValueError` naming the option."""
     refuse_unknown(options, ("allow", "min_chars"))
-    allow = read_texts(options, "allow")
-    for language in allow:
-        if language not in LANGUAGES:
-            raise ValueError(f"allow: '{language}' is not known; known: {', '.join(LANGUAGES)}")
+    allow = read_words(options, "allow", LANGUAGES)
     min_chars = read(options, "min_chars", int, default=20)
     if min_chars < 1:
         raise ValueError("min_chars: must be at least 1")

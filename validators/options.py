@@ -31,6 +31,17 @@ def read_texts(
     return tuple(value)
 
 
+def read_words(
+    options: Mapping[str, Any], name: str, known: Sequence[str], *, default: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Return a list of texts as `read_texts` does; raises `ValueError` for the first that is not among the known."""
+    words = read_texts(options, name, default=default)
+    for word in words:
+        if word not in known:
+            raise ValueError(f"{name}: '{word}' is not known; known: {', '.join(known)}")
+    return words
+
+
 def read_share(options: Mapping[str, Any], name: str, *, default: float) -> float:
     """Return a number from 0 to 1; raises `ValueError` for another."""
     value = float(read(options, name, float, default=default))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestration.core import Request
 from validators.check import PASSED, Context, Cost, Options, Outcome, Span, Stage, Subject, Verdict
-from validators.options import read_texts, refuse_unknown
+from validators.options import read_words, refuse_unknown
 from validators.pii_shapes import SHAPES, TYPES, URL_CREDENTIALS
 from validators.recognise import Recognisers
 
@@ -45,11 +45,7 @@ class Pii:
 def create_pii(options: Options) -> Pii:
     """Build the check from `types`; raises `ValueError` naming the option."""
     refuse_unknown(options, ("types",))
-    types = read_texts(options, "types", default=TYPES)
-    for sort in types:
-        if sort not in TYPES:
-            raise ValueError(f"types: '{sort}' is not known; known: {', '.join(TYPES)}")
-    return Pii(types)
+    return Pii(read_words(options, "types", TYPES, default=TYPES))
 
 
 def _placeholder(sort: str, found: str) -> str:

@@ -12,7 +12,7 @@ from orchestration.core import Request
 from validators.check import PASSED, Context, Cost, Options, Outcome, Stage, Subject, Verdict
 from validators.disguise import decoded, plain, undisguised
 from validators.injection_rules import FAMILIES
-from validators.options import read_share, read_texts, refuse_unknown
+from validators.options import read_share, read_words, refuse_unknown
 from validators.patterns import Pattern
 from validators.roles import ROLES, role_of
 
@@ -98,10 +98,7 @@ class PromptInjection:
 def create_prompt_injection(options: Options) -> PromptInjection:
     """Build the check from `threshold` and `roles`; raises `ValueError` naming the option."""
     refuse_unknown(options, ("threshold", "roles"))
-    roles = read_texts(options, "roles", default=("user", "tool"))
-    for role in roles:
-        if role not in ROLES:
-            raise ValueError(f"roles: '{role}' is not known; known: {', '.join(ROLES)}")
+    roles = read_words(options, "roles", ROLES, default=("user", "tool"))
     return PromptInjection(threshold=read_share(options, "threshold", default=THRESHOLD), roles=roles)
 
 

@@ -19,4 +19,9 @@ def role_of(context: Context) -> str:
     index = int(match.group(1))
     messages = context.request.messages
     role = str(messages[index].get("role", "user")) if index < len(messages) else "user"
+    return plain_role(role)
+
+
+def plain_role(role: str) -> str:
+    """Name a message's role as one of `ROLES`, where it is one of those under another name."""
     return _SAME.get(role, role)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestration.core import Call, Kind
-from validators.options import read_texts, refuse_unknown
+from validators.options import read_texts, read_words, refuse_unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,8 @@ def read_scope(only_for: Mapping[str, Any] | None) -> Scope:
     if only_for is None:
         return EVERYTHING
     refuse_unknown(only_for, ("models", "keys", "teams", "kinds"))
-    models, keys, teams, kinds = (
-        read_texts(only_for, name, default=()) for name in ("models", "keys", "teams", "kinds")
-    )
-    for kind in kinds:
-        if kind not in list(Kind):
-            raise ValueError(f"kinds: '{kind}' is not known; known: {', '.join(Kind)}")
-    return Scope(models=models, keys=keys, teams=teams, kinds=kinds)
+    models, keys, teams = (read_texts(only_for, name, default=()) for name in ("models", "keys", "teams"))
+    return Scope(models=models, keys=keys, teams=teams, kinds=read_words(only_for, "kinds", list(Kind), default=()))
 
 
 def _matches(patterns: tuple[str, ...], name: str) -> bool:
