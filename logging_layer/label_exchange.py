@@ -45,9 +45,9 @@ class Calls(Protocol):
 class LabelExchange:
     """Bring MLflow's assessments to the labels, and labels to MLflow; the last word of a source holds on both sides.
 
-    A step asks for the newest page of assessed traces and one further page, so that all of them have been looked at
-    after some steps, and writes at most 20 labels. Which labels MLflow has is kept in `folder`. A label on a call
-    that sampling left out sends its trace first, through `sink`.
+    A step asks, by each name that feedback may have, for the newest page of assessed traces and one further page, so
+    that all of them have been looked at after some steps, and writes at most 20 labels. Which labels MLflow has is kept
+    in `folder`. A label on a call that sampling left out sends its trace first, through `sink`.
     """
 
     name = _CURSOR
@@ -72,7 +72,7 @@ class LabelExchange:
         self._sink = sink
         self._history_s = history_s
         self._clock = clock
-        self._token: str | None = None
+        self._tokens: dict[str, str | None] = {}
         self._settled: OrderedDict[object, None] = OrderedDict()
         self._written_until = load_progress(folder, _CURSOR).get("labelled_at_ms", 0) / 1000.0
         self._num_taken = self._num_written = self._num_unknown = 0
@@ -95,12 +95,7 @@ class LabelExchange:
 
     async def _pull(self) -> None:
         since_ms = int((self._clock() - self._history_s) * 1000)
-        traces, after_first = await self._api.assessed(NAMES, since_ms=since_ms)
-        if self._token is not None:
-            more, self._token = await self._api.assessed(NAMES[:1], since_ms=since_ms, token=self._token)
-            traces += more
-        else:
-            self._token = after_first
+        traces = [trace for name in NAMES for trace in await self._two_pages(name, since_ms=since_ms)]
         found = [one for trace in traces for one in newest_of(trace).values()]
         said = [one for one in found if (one.id, one.updated_at) not in self._settled]
         known = await self._book.of(list({one.call for one in said}))
@@ -108,6 +103,16 @@ class LabelExchange:
             if _is_news(one, known.get((one.call, one.source))):
                 await self._take(one)
             self._settle((one.id, one.updated_at))
+
+    async def _two_pages(self, name: str, *, since_ms: int) -> list[dict[str, Any]]:
+        """Ask for the newest traces with feedback of this name, and for the page after the one that came last."""
+        newest, after_newest = await self._api.assessed(name, since_ms=since_ms)
+        token = self._tokens.get(name)
+        if token is None:
+            self._tokens[name] = after_newest
+            return newest
+        further, self._tokens[name] = await self._api.assessed(name, since_ms=since_ms, token=token)
+        return newest + further
 
     async def _take(self, one: Assessment) -> None:
         if await self._taker.take(one.call, is_correct=one.is_correct, note=one.note, source=one.source):

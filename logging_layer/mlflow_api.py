@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -34,20 +34,20 @@ class MlflowApi:
         self._client = httpx.AsyncClient(base_url=uri.rstrip("/"), timeout=httpx.Timeout(timeout_s, connect=5.0))
 
     async def assessed(
-        self, names: Sequence[str], *, since_ms: int, token: str | None = None
+        self, name: str, *, since_ms: int, token: str | None = None
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return a page of the traces that carry feedback of one of these names, newest first, and the next page's
-        token.
-
-        MLflow knows no OR: `names` are asked for one by one, and the token belongs to the first of them.
-        """
-        traces: list[dict[str, Any]] = []
-        next_token = None
-        for name in names:
-            page = await self._search(name, since_ms, token if name == names[0] else None)
-            traces += page.get("traces", [])
-            next_token = page.get("next_page_token") or None if name == names[0] else next_token
-        return traces, next_token
+        """Return a page of the traces that carry feedback of this name, newest first, and the next page's token."""
+        place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": await self._id()}}
+        body: dict[str, Any] = {
+            "locations": [place],
+            "filter": f"feedback.{name} IS NOT NULL AND trace.timestamp_ms > {since_ms}",
+            "order_by": ["timestamp_ms DESC"],
+            "max_results": PAGE,
+        }
+        if token is not None:
+            body["page_token"] = token
+        page = await self._ask("POST", f"{_TRACES}/search", json=body) or {}
+        return page.get("traces", []), page.get("next_page_token") or None
 
     async def trace_info(self, trace_id: str) -> dict[str, Any] | None:
         """Return a trace without its spans, None where MLflow has none."""
@@ -76,18 +76,6 @@ class MlflowApi:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.aclose()
-
-    async def _search(self, name: str, since_ms: int, token: str | None) -> dict[str, Any]:
-        place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": await self._id()}}
-        body: dict[str, Any] = {
-            "locations": [place],
-            "filter": f"feedback.{name} IS NOT NULL AND trace.timestamp_ms > {since_ms}",
-            "order_by": ["timestamp_ms DESC"],
-            "max_results": PAGE,
-        }
-        if token is not None:
-            body["page_token"] = token
-        return await self._ask("POST", f"{_TRACES}/search", json=body) or {}
 
     async def _id(self) -> str:
         if self._experiment_id is None:

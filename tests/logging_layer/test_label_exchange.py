@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from logging_layer.assessments import newest_of
+from logging_layer import mlflow_api
+from logging_layer.assessments import NAMES, newest_of
 from logging_layer.chore import Chore
 from logging_layer.codec import decode
 from logging_layer.label_exchange import LabelExchange
@@ -138,6 +139,22 @@ async def test_what_is_said_in_mlflow_is_a_label_once_and_is_not_written_back(ml
         assert known[wrong.id, LabelSource.HUMAN].note == "MLflow, ann: wrong city"
         assert sorted(world.gateway.taken) == sorted([right.id, wrong.id, judged.id])
         assert [len(world.said(record.id)) for record in (right, wrong, judged)] == [1, 1, 1]
+
+
+async def test_every_page_of_either_name_is_looked_at_after_some_steps(
+    mlflow: Mlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_api, "PAGE", 2)
+    async with a_world(mlflow, tmp_path) as world:
+        records = await make_records(10)
+        await world.show(*records)
+        for number, record in enumerate(records):
+            world.assess(record.id, "no", name=NAMES[number % 2])
+
+        for _ in range(3):
+            await world.exchange.step()
+
+        assert sorted(world.gateway.taken) == sorted(record.id for record in records)
 
 
 async def test_feedback_to_the_gateway_is_an_assessment_and_the_last_word_holds_on_both_sides(
