@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from orchestration.core import Request
 from validators.check import PASSED, Context, Cost, Options, Outcome, Span, Stage, Subject, Verdict
 from validators.options import read, refuse_unknown
-from validators.patterns import NOT_IN_WORD, Pattern, in_word, quote
+from validators.patterns import Pattern, alternation, in_word, quote
 from validators.shadow import normalise
 
 LONGEST_GAP = 4
@@ -72,14 +72,10 @@ def _longest(phrase: str) -> int:
 
 
 def _expression(phrases: Sequence[str], *, whole_words: bool) -> str:
-    """Write an alternation; a phrase that ends within a word must be followed by what is not in a word.
-
-    The first group holds a phrase without what must follow it. The longest phrases come first.
-    """
+    """Write an alternation in the order of the phrases; of whole words, one that ends within a word is bound."""
     bound = [_literal(phrase) for phrase in phrases if whole_words and in_word(phrase[-1])]
     free = [_literal(phrase) for phrase in phrases if not (whole_words and in_word(phrase[-1]))]
-    sides = [rf"({'|'.join(bound)})(?:{NOT_IN_WORD}|\z)"] if bound else []
-    return "(?i)" + "|".join(sides + free)
+    return alternation(bound, free)
 
 
 def _literal(phrase: str) -> str:

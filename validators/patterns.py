@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import re2
 
@@ -33,7 +33,7 @@ class Pattern:
     def find(self, text: str, *, start: int = 0, follows_match: bool = False) -> Iterator[tuple[int, int, bool]]:
         """Yield (start, end, is_tail) in characters; `follows_match` says that a match ended at `start`."""
         data = text.encode()
-        chars = _Chars(text, data)
+        chars = Chars(text, data)
         at = len(text[:start].encode()) if not text.isascii() else start
         while True:
             if follows_match and self._tail and (tail := self._tail.match(data, at)) and tail.end() > at:
@@ -56,7 +56,7 @@ class Pattern:
             at, follows_match = last, True
 
 
-class _Chars:
+class Chars:
     """Turn rising byte offsets into character indices, walking the text once."""
 
     def __init__(self, text: str, data: bytes) -> None:
@@ -65,6 +65,7 @@ class _Chars:
         self._char = 0
 
     def index(self, byte: int) -> int:
+        """Return the index of the character that begins at a byte; the text's length at its end."""
         if self._data is None:
             return byte
         assert byte >= self._byte, "offsets rise"
@@ -76,6 +77,15 @@ class _Chars:
 def in_word(char: str) -> bool:
     """Tell whether a character is part of a word: a letter, a digit, a mark or an underscore."""
     return char == "_" or unicodedata.category(char)[0] in "LNM"
+
+
+def alternation(bound: Sequence[str], free: Sequence[str]) -> str:
+    """Write expressions as one, in upper or lower case; what is `bound` must be followed by what is not in a word.
+
+    The first group holds what is found without what must follow it.
+    """
+    sides = [rf"({'|'.join(bound)})(?:{NOT_IN_WORD}|\z)"] if bound else []
+    return "(?i)" + "|".join([*sides, *free])
 
 
 def quote(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from validators.patterns import NOT_IN_WORD, in_word, quote
+from validators.patterns import alternation, in_word, quote
 from validators.recognise import Recogniser
 from validators.shadow import normalise
 
@@ -37,9 +37,8 @@ def phrase_recogniser(
     write = _disguised if disguised else _inflected if inflected else _plain
     bound = [write(phrase) for phrase in known if _has_borders(phrase[-1])]
     free = [write(phrase) for phrase in known if not _has_borders(phrase[-1])]
-    sides = [rf"({'|'.join(bound)})(?:{NOT_IN_WORD}|\z)"] if bound else []
     longest = max(map(_longest, known)) * (2 if disguised else 1)
-    return Recogniser(name, "(?i)" + "|".join(sides + free), longest, _begins_word)
+    return Recogniser(name, alternation(bound, free), longest, _begins_word)
 
 
 def _begins_word(text: str, start: int, _end: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import re2
 
-from validators.patterns import compiled
+from validators.patterns import Chars, compiled
 
 Accept = Callable[[str, int, int], bool]
 """Tell whether characters start to end of a text are meant; may look at one character to either side."""
@@ -76,8 +76,7 @@ class _Cursor:
         self._has_group = engine.groups > 0
         self._text = text
         self._data = data
-        self._is_ascii = text.isascii()
-        self._chars_at = (0, 0)  # a byte offset and the character that begins there
+        self._chars = Chars(text, data)
         self.begin_byte = 0
         self.end_byte = 0
         self._span = (0, 0)
@@ -86,8 +85,8 @@ class _Cursor:
         """Go to the first thing that begins at byte `at` or later; False where there is none."""
         while (match := self._engine.search(self._data, at)) is not None:
             first, last = match.span(1) if self._has_group and match.start(1) >= 0 else match.span()
-            begin = self._char(first)
-            end = begin + (last - first if self._is_ascii else len(self._data[first:last].decode()))
+            begin = self._chars.index(first)
+            end = begin + len(self._data[first:last].decode())
             if self._recogniser.accept(self._text, begin, end):
                 self.begin_byte, self.end_byte, self._span = first, last, (begin, end)
                 return True
@@ -96,14 +95,6 @@ class _Cursor:
 
     def found(self) -> Found:
         return Found(*self._span, self._recogniser.name)
-
-    def _char(self, byte: int) -> int:
-        if self._is_ascii:
-            return byte
-        last_byte, last_char = self._chars_at
-        char = last_char + len(self._data[last_byte:byte].decode())
-        self._chars_at = (byte, char)
-        return char
 
 
 def _may_hold(recogniser: Recogniser, text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from orchestration.core import Request
 from tests.validators.scripts import make_call
 from validators.check import Context, Stage, Verdict
-from validators.edits import Edit, edited, on_original
+from validators.edits import edited, on_original
 from validators.registry import OWN
 from validators.shadow import normalise
 
@@ -25,4 +25,4 @@ def rewritten(name: str, text: str, **options: Any) -> str:
     """Return a text with what a check asks for put in place."""
     shadow = normalise(text)
     verdict = verdict_of(name, text, **options)
-    return edited(text, [Edit(edit.start, edit.end, edit.replacement) for edit in on_original(verdict.spans, shadow)])
+    return edited(text, on_original(verdict.spans, shadow))
