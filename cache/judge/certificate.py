@@ -11,19 +11,14 @@ LEAST_PAIRS = 100
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a judge made of labelled pairs: `num_right` of all, `num_fooled` of the `num_traps` whose answers differ.
-
-    `num_failed` pairs got no opinion and count as wrong. `fingerprint` names judge and question put to it,
-    `checked_at` is Unix time in seconds.
+    """What a judge made of labelled pairs: `num_right` of all, `num_fooled` of the `num_traps` whose answers differ. A
+    pair without an opinion counts as wrong.
     """
 
-    fingerprint: str
     num_pairs: int
     num_right: int
     num_traps: int
     num_fooled: int
-    num_failed: int
-    checked_at: float
 
     @property
     def why_failed(self) -> str | None:

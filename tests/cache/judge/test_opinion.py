@@ -101,9 +101,9 @@ def test_another_model_or_another_route_is_another_judge() -> None:
 def test_a_judge_has_a_say_once_it_got_pairs_right_and_refused_traps(
     right: int, fooled: int, reason: str | None
 ) -> None:
-    assert why_inert(Certificate("f", 100, right, 40, fooled, 0, 0.0)) == reason
+    assert why_inert(Certificate(100, right, 40, fooled)) == reason
 
 
 def test_a_judge_that_was_not_checked_or_on_too_few_pairs_has_none() -> None:
     assert "lamina judge check" in (why_inert(None) or "")
-    assert "100" in (why_inert(Certificate("f", 99, 99, 40, 0, 0, 0.0)) or "")
+    assert "100" in (why_inert(Certificate(99, 99, 40, 0)) or "")
