@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +13,7 @@ import httpx
 import pytest
 
 from tests.integration.conftest import Served, until
-from tests.integration.test_replay import replay
+from tests.integration.test_replay import lamina, replay
 
 PAIRS = Path(__file__).parents[2] / "benchmarks" / "data" / "semcache" / "pairs.jsonl"
 FRANCE, NEAR = "What is the capital of France?", "Which city serves as the capital of France?"
@@ -98,7 +95,7 @@ def test_an_alias_of_a_checked_judge_is_served_counted_quarantined_and_replayed(
             return reply if reply.headers["x-lamina-cache"] == "semantic" else None
 
         before = standing()
-        checked = check_judge(served)
+        checked = lamina(served, "judge", "check", "--limit", "100")
         until(lambda: standing()["in_force"])
         ask(FRANCE)
         alias = until(lambda: hit(NEAR))
@@ -125,16 +122,3 @@ def test_an_alias_of_a_checked_judge_is_served_counted_quarantined_and_replayed(
     done = replay(served)
     assert done.returncode == 0, done.stdout + done.stderr
     assert any(line.startswith("│ alias") for line in done.stdout.splitlines())
-
-
-def check_judge(served: Served) -> subprocess.CompletedProcess[str]:
-    """Run `lamina judge check` where a gateway serves."""
-    return subprocess.run(
-        [sys.executable, "-c", "from gateway.cli import main; main()", "judge", "check", "--limit", "100"],
-        cwd=served.folder,
-        env={**os.environ, "PYTHONPATH": os.getcwd(), "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )

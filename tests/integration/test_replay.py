@@ -134,8 +134,13 @@ def test_an_applied_bar_decides_the_next_call_and_the_log_says_so(serve: Callabl
 
 def replay(served: Served) -> subprocess.CompletedProcess[str]:
     """Run `lamina replay --all` where a gateway serves."""
+    return lamina(served, "replay", "--all")
+
+
+def lamina(served: Served, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `lamina` where a gateway serves."""
     return subprocess.run(
-        [sys.executable, "-c", "from gateway.cli import main; main()", "replay", "--all"],
+        [sys.executable, "-c", "from gateway.cli import main; main()", *words],
         cwd=served.folder,
         env={**os.environ, "PYTHONPATH": os.getcwd(), "COLUMNS": "200"},
         capture_output=True,
