@@ -39,38 +39,38 @@ _MARGIN = 1.3
 def language_of(text: str) -> str | None:
     """Name a text's language, one of `LANGUAGES`; None where its words do not tell."""
     text = text[:MAX_CHARS]
-    counts = Counter(
+    return _language(text, _letters(text))
+
+
+def _letters(text: str) -> Counter[str]:
+    """Count a text's letters by script, as Latin ones: a Chinese character says as much as three."""
+    return Counter(
         {name: len(pattern.findall(text)) * _CHARS_A_WORD.get(name, 1) for name, pattern in _PATTERNS.items()}
     )
-    script, count = counts.most_common(1)[0]
+
+
+def _language(text: str, letters: Counter[str]) -> str | None:
+    script, count = letters.most_common(1)[0]
     if count == 0:
         return None
     match script:
         case "latin":
             return _latin_language(text)
         case "han" | "kana":
-            return "ja" if counts["kana"] * 10 > counts["han"] else "zh"
+            return "ja" if letters["kana"] * 10 > letters["han"] else "zh"
         case "cyrillic":
             return "uk" if len(_UKRAINIAN.findall(text)) * 50 > count else "ru"
         case _:
             return script
 
 
-def num_letters(text: str) -> int:
-    """Count a text's letters as Latin ones: a Chinese character says as much as three."""
-    text = text[:MAX_CHARS]
-    return sum(len(pattern.findall(text)) * _CHARS_A_WORD.get(name, 1) for name, pattern in _PATTERNS.items())
-
-
 def _latin_language(text: str) -> str | None:
     words = [word.lower().replace("\u2019", "'") for word in _WORD.findall(text)]
     letters = Counter(text.lower())
-    points: Counter[str] = Counter()
-    for language, known in WORDS.items():
-        points[language] = sum(word in known for word in words)
     scores = {
-        language: points[language] + _LETTER_WEIGHT * sum(letters[letter] for letter in LETTERS.get(language, ""))
-        for language in WORDS
+        language: sum(word in known for word in words)
+        + _LETTER_WEIGHT * sum(letters[letter] for letter in LETTERS.get(language, ""))
+        for language, known in WORDS.items()
     }
     (first, best), (_, second) = sorted(scores.items(), key=lambda pair: -pair[1])[:2]
     return first if best >= 1 and best >= _MARGIN * second and best * 12 >= len(words) else None
@@ -103,9 +103,13 @@ class Language:
         """Refuse a text in another language, naming that."""
         if context.stage is Stage.INPUT and role_of(context) != "user":
             return PASSED
-        if context.where.endswith((".tool_call", ".arguments")) or num_letters(text) < self._min_chars:
+        if context.where.endswith((".tool_call", ".arguments")):
             return PASSED
-        found = language_of(text)
+        read = text[:MAX_CHARS]
+        letters = _letters(read)
+        if letters.total() < self._min_chars:
+            return PASSED
+        found = _language(read, letters)
         if found is None or found in self._allow:
             return PASSED
         return Verdict(Outcome.BLOCK, reason=f"it is in a language that is not allowed ({found})")
