@@ -69,7 +69,7 @@ class Distribution:
         data = _plain(question).encode("utf-8", "replace")
         for rule in self._rules:
             if rule.when.search(data) is not None:
-                return rule.answers.get(_plain(answer).rstrip(" ."), 0.0)
+                return rule.answers.get(_plain_answer(answer), 0.0)
         return None
 
 
@@ -114,11 +114,15 @@ def _known(row: Any, where: str) -> Known:
         when = compiled(f"(?i){row['when']}")
     except ValueError as exc:
         raise ValueError(f"{where}.when: {exc}") from exc
-    return Known(when, {_plain(str(answer)).rstrip(" ."): weight / total for answer, weight in weights.items()})
+    return Known(when, {_plain_answer(str(answer)): weight / total for answer, weight in weights.items()})
 
 
 def _is_weight(weight: Any) -> bool:
     return isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight < float("inf")
+
+
+def _plain_answer(text: str) -> str:
+    return _plain(text).rstrip(" .")
 
 
 def _plain(text: str) -> str:

@@ -26,7 +26,7 @@ _SENTENCE_END = re.compile(r"[.!?\u3002\uff01\uff1f]\s|[\u3002\uff01\uff1f\n]+")
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A family of expressions was found at a place; `is_hidden`: only once a disguise was off."""
+    """A family of expressions was found at a place; `is_hidden`: only once a disguise was off, so in another text."""
 
     family: str
     weight: float
@@ -53,9 +53,9 @@ class PromptInjection:
     def __init__(self, *, threshold: float = THRESHOLD, roles: Collection[str] = ("user", "tool")) -> None:
         self._threshold = threshold
         self._roles = frozenset(roles)
-        patterns = ("|".join(f"(?:{one})" for one in family.expressions) for family in FAMILIES)
         self._families = [
-            (family, Pattern(pattern, takes_groups=False)) for family, pattern in zip(FAMILIES, patterns, strict=True)
+            (family, Pattern("|".join(f"(?:{one})" for one in family.expressions), takes_groups=False))
+            for family in FAMILIES
         ]
 
     def applies(self, request: Request) -> bool:
@@ -78,8 +78,7 @@ class PromptInjection:
         signals = list(self._signals(folded, is_hidden=False))
         known = {signal.family for signal in signals}
         for hidden in self._hidden(text, folded):
-            found = self._signals(hidden, is_hidden=True)
-            signals += [Signal(one.family, one.weight, 0, True) for one in found if one.family not in known]
+            signals += [one for one in self._signals(hidden, is_hidden=True) if one.family not in known]
         return _worst(signals, _sentence_starts(folded))
 
     def _hidden(self, text: str, folded: str) -> Iterator[str]:
