@@ -66,10 +66,6 @@ class Scope:
             return False
         return not self.teams or (caller is not None and caller.team is not None and _matches(self.teams, caller.team))
 
-    def described(self) -> list[list[str]]:
-        """Write it for a hash."""
-        return [list(names) for names in (self.models, self.keys, self.teams, self.kinds)]
-
 
 EVERYTHING = Scope()
 
