@@ -66,7 +66,7 @@ class JudgeChecks:
 
     Each verdict is a call of its own to `handler`, with a note of stage `judge` and the judged call's id, so that it is
     in the log. At most `MAX_WAITING` answers wait; what comes then is dropped and counted in `num_dropped`. Answers are
-    read up to `MAX_CHARS`. `aclose` ends the judging; what waits then is not judged.
+    read up to `MAX_CHARS`, a judge may take `DEADLINE_S`. `aclose` ends the judging; what waits then is not judged.
     """
 
     def __init__(
@@ -116,7 +116,10 @@ class JudgeChecks:
         while True:
             case = await self._waiting.get()
             try:
-                await self._judge(case)
+                async with asyncio.timeout(DEADLINE_S):
+                    await self._judge(case)
+            except TimeoutError:
+                logger.warning("judge.failed rule=%s call=%s error=timeout", case.rule.name, case.call.id)
             except LaminaError as exc:
                 logger.warning(
                     "judge.failed rule=%s call=%s error=%s", case.rule.name, case.call.id, exc.code or exc.type

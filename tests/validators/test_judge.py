@@ -115,6 +115,22 @@ async def test_a_judge_that_fails_takes_nothing_with_it() -> None:
     assert len(model.calls[1].notes.checks) == 1
 
 
+async def test_a_judge_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "DEADLINE_S", 0.01)
+    gate = asyncio.Event()
+    model = Model(gate=gate)
+    layer = judged(model)
+
+    await run(layer, Scripted(answer("fine")))
+    await layer.drain()
+    gate.set()
+    await run(layer, Scripted(answer("fine")))
+    await layer.drain()
+    await layer.aclose()
+
+    assert [len(call.notes.checks) for call in model.calls] == [0, 1]
+
+
 def test_a_share_is_picked_by_the_calls_id() -> None:
     rule = replace(RULE, share=0.25)
     calls = [replace(make_call(), id=f"c{number}") for number in range(2000)]
