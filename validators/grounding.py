@@ -110,8 +110,7 @@ def context_of(request: Request, roles: Collection[str]) -> Iterator[str]:
     for message in request.messages:
         if plain_role(str(message.get("role"))) in roles:
             yield from _texts(message.get("content"))
-    for document in request.fields.get("documents") or ():
-        yield from _texts(document)
+    yield from _texts(request.fields.get("documents"))
 
 
 def _texts(value: Any) -> Iterator[str]:
