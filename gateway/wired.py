@@ -54,7 +54,7 @@ class Wired:
     feedback: Feedback
     keeping: CacheKeeping
     owns_spool: bool = True
-    _closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     nodes: LiveNodes | None = None
 
     async def start(self) -> None:
@@ -82,7 +82,7 @@ class Wired:
 
     async def aclose(self) -> None:
         """End in the order of the calls' way, the log last, so that it holds what the others still had to say."""
-        for close in self._closers:
+        for close in self.closers:
             await close()
         if self.owns_spool:
             await self.spool.aclose()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,9 @@ from validators.judge import JudgeChecks, verdicts
 from validators.output_checks import OutputChecks
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
-BEHIND_CHOICE = ("exact_cache", "semantic_cache", "router")
+CACHES = ("exact_cache", "semantic_cache")
+BEHIND_CHOICE = (*CACHES, "router")
+BEHIND_JUDGE = ("input_checks", "output_checks", *BEHIND_CHOICE)
 
 
 def wire(settings: Settings, place: Surroundings) -> Wired:
@@ -61,31 +63,27 @@ class _Wiring:
     def __init__(self, settings: Settings, place: Surroundings) -> None:
         self._settings = settings
         self._place = place
+        redis, database = redis_url(settings, place.sockets), database_url(settings, place.state)
         self._checks: CheckPlan = plan_checks(settings)
         self._factory = BackendFactory()
         self._owner = OwnerClient(place.sockets.cache)
-        self._keeping = CacheKeeping(
-            redis_url(settings, place.sockets),
-            bounds=cache_bounds(settings),
-            index=self._owner if settings.uses_semantic_cache else None,
-        )
+        index = self._owner if settings.uses_semantic_cache else None
+        self._keeping = CacheKeeping(redis, bounds=cache_bounds(settings), index=index)
         self._store = self._keeping.store
         self._guard = GuardrailsClient(place.sockets.guard)
         self._shipper = RpcClient(place.sockets.shipper)
         self._spool = place.spool or Spool(place.state.spool, worker=place.worker)
-        self._reader = CallReader(database_url(settings, place.state), place.state.spool)
-        self._listing = CallListing(database_url(settings, place.state))
-        self._learning = CacheLearning(
-            database_url(settings, place.state), metrics=place.cache_metrics, listing=self._listing
-        )
+        self._reader = CallReader(database, place.state.spool)
+        self._listing = CallListing(database)
+        self._learning = CacheLearning(database, metrics=place.cache_metrics, listing=self._listing)
         self._feedback = self._learning.feedback(calls=self._reader, store=self._store)
         self._company = Company(place.sockets.run)
         self._routes = RouteHashes(settings)
         self._limits = build_limits(
             settings,
             tenant_key=Secret(place.state.tenant_key_file.read_text()),
-            redis_url=redis_url(settings, place.sockets),
-            database_url=database_url(settings, place.state),
+            redis_url=redis,
+            database_url=database,
         )
         self._caller_of = caller_of(self._limits.book)
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -128,12 +126,23 @@ class _Wiring:
             self._owner.aclose,
             self._guard.aclose,
             self._shipper.aclose,
+            self._reader.aclose,
+            *self._limits.closers,
+            self._listing.aclose,
+            self._company.aclose,
         ]
-        self._closers += [self._reader.aclose, *self._limits.closers]
-        self._closers += [self._listing.aclose, self._company.aclose]
-        owns = self._place.spool is None
-        cache = (self._learning, self._feedback, self._keeping)
-        return Wired(parts, self._spool, self._limits.book, watch, *cache, owns, self._closers, self._nodes)
+        return Wired(
+            parts=parts,
+            spool=self._spool,
+            book=self._limits.book,
+            watch=watch,
+            learning=self._learning,
+            feedback=self._feedback,
+            keeping=self._keeping,
+            owns_spool=self._place.spool is None,
+            closers=self._closers,
+            nodes=self._nodes,
+        )
 
     def _layers(self, routes: Mapping[str, Route]) -> list[Layer]:
         """Build the list `layers:`; what is switched off, or has nothing to do in this version, is left out."""
@@ -148,22 +157,25 @@ class _Wiring:
             "router": lambda: None,  # the core, which is no layer
         }
         layers: list[Layer] = []
-        choices, hits = choices_before_caches(self._settings, routes), self._hit_checks()
-        judge = self._answer_judge(routes)
+        waiting = self._before_others(routes)
         for spec in read_layers(self._settings.layers):
-            if judge is not None and spec.name not in ("call_log", "limits") and not spec.is_stranger:
-                layers.append(judge)
-                judge = None
-            if hits is not None and spec.name in ("exact_cache", "semantic_cache"):
-                layers.append(timed("hit_checks", hits))
-                hits = None
-            if choices and spec.name in BEHIND_CHOICE:
-                layers.append(Chooser(choices))
-                choices = {}
+            layers += [layer for layer, names in waiting if spec.name in names]
+            waiting = [(layer, names) for layer, names in waiting if spec.name not in names]
             layer = self._stranger(spec) if spec.is_stranger else builders[spec.name]()
             if layer is not None:
                 layers.append(timed(spec.name, layer))
         return layers
+
+    def _before_others(self, routes: Mapping[str, Route]) -> list[tuple[Layer, Sequence[str]]]:
+        """Build the layers that the list does not name, each with those of which it stands before the first."""
+        choices = choices_before_caches(self._settings, routes)
+        hits = self._hit_checks()
+        layers: list[tuple[Layer | None, Sequence[str]]] = [
+            (self._answer_judge(routes), BEHIND_JUDGE),
+            (None if hits is None else timed("hit_checks", hits), CACHES),
+            (Chooser(choices) if choices else None, BEHIND_CHOICE),
+        ]
+        return [(layer, names) for layer, names in layers if layer is not None]
 
     def _answer_judge(self, routes: Mapping[str, Route]) -> Layer | None:
         """Judge answers off the path by calls of their own, each with a record."""
