@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -56,8 +55,7 @@ class EngineServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._engine: Engine | None = None
-        self._told: deque[Callable[[], None]] = deque()
-        self._is_due = False
+        self._told: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     async def start(self, address: str, engine: Engine) -> str:
@@ -93,8 +91,8 @@ class EngineServer:
         """Let the event loop do something, in the order of the calls; called in the engine's thread."""
         assert self._loop is not None
         with self._lock:
+            is_due = bool(self._told)
             self._told.append(work)
-            is_due, self._is_due = self._is_due, True
         if is_due:
             return
         try:
@@ -104,8 +102,7 @@ class EngineServer:
 
     def _do_told(self) -> None:
         with self._lock:
-            told, self._told = self._told, deque()
-            self._is_due = False
+            told, self._told = self._told, []
         for work in told:
             work()
         for connection in list(self._connections):
