@@ -109,13 +109,14 @@ class Metrics:
         self._requests(endpoint, model, str(exchange.status), cache).waiting += 1
         self._durations(endpoint, cache).observe(time.monotonic() - exchange.started)
         self.cache.observe(exchange.notes, exchange.usage, model=exchange.model)
-        self._checks.observe(exchange.notes, is_timed=self._num_calls % _STAGES_EVERY == 0)
+        is_timed = self._num_calls % _STAGES_EVERY == 0
+        self._checks.observe(exchange.notes, is_timed=is_timed)
         if exchange.first_event_at is None:
             return
         self._overheads(endpoint, cache).observe(exchange.overhead_s())
         self._first_events(endpoint, cache).observe(exchange.first_event_at - exchange.started)
         self._num_calls += 1
-        if self._num_calls % _STAGES_EVERY == 1:
+        if is_timed:
             for stage, taken_ms in stage_times(exchange.notes).items():
                 self._stages(stage).observe(taken_ms / 1000.0)
         usage = exchange.usage
