@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,14 +66,16 @@ def _ask(path: str, body: Json) -> Ask:
     return Ask(path, orjson.dumps(body))
 
 
+def _given(fields: Json, names: Sequence[str]) -> dict[str, Any]:
+    return {name: fields[name] for name in names if fields.get(name) is not None}
+
+
 def _chat(path: str, fields: Json) -> Ask:
-    wanted = (*_CHAT, "return_token_strs")
-    return _ask(path, {name: fields[name] for name in wanted if fields.get(name) is not None})
+    return _ask(path, _given(fields, (*_CHAT, "return_token_strs")))
 
 
 def _text(path: str, fields: Json) -> Ask:
-    wanted = ("model", "prompt", "add_special_tokens", "return_token_strs")
-    return _ask(path, {name: fields[name] for name in wanted if fields.get(name) is not None})
+    return _ask(path, _given(fields, ("model", "prompt", "add_special_tokens", "return_token_strs")))
 
 
 def _text_alone(write: Callable[[Json], Ask], fields: Json) -> Ask:
@@ -96,12 +98,11 @@ def _ids(fields: Json, **more: Any) -> Ask:
 def _llama_text(fields: Json) -> Ask:
     if fields.get("messages") is None:
         return _llama_content(fields, fields["prompt"], adds_special=fields.get("add_special_tokens") is not False)
-    body = {name: fields[name] for name in _CHAT if fields.get(name) is not None}
 
     def then(answer: Any) -> Ask:
         return _llama_content(fields, answer["prompt"], adds_special=True)
 
-    return Ask("/apply-template", orjson.dumps(body), then=then)
+    return Ask("/apply-template", orjson.dumps(_given(fields, _CHAT)), then=then)
 
 
 def _llama_content(fields: Json, text: str, *, adds_special: bool) -> Ask:
