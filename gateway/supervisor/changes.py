@@ -28,7 +28,7 @@ _OF_THE_OWNER = (
 def check_change(old: Settings, new: Settings) -> None:
     """Raise `SettingsError` naming the first setting that other processes than the workers were started with."""
     for path, before, after in _fixed(old, new):
-        if before != after:
+        if _shown(before) != _shown(after):
             raise SettingsError(f"{path}: cannot change while serving; restart to use it")
 
 
@@ -36,14 +36,10 @@ def _fixed(old: Settings, new: Settings) -> Iterator[tuple[str, Any, Any]]:
     for section in FIXED:
         yield from _leaves(section, getattr(old, section), getattr(new, section))
     for key in _OF_THE_SHIPPER:
-        yield f"log.{key}", _shown(getattr(old.log, key)), _shown(getattr(new.log, key))
+        yield f"log.{key}", getattr(old.log, key), getattr(new.log, key)
     if old.uses_embedder:
         for key in _OF_THE_OWNER:
-            yield (
-                f"cache.semantic.{key}",
-                _shown(getattr(old.cache.semantic, key)),
-                _shown(getattr(new.cache.semantic, key)),
-            )
+            yield f"cache.semantic.{key}", getattr(old.cache.semantic, key), getattr(new.cache.semantic, key)
     # A process that runs without being needed any more does no harm; one that is needed must run.
     yield "models: the engine does not run, and a model needs it", True, old.uses_engine or not new.uses_engine
     yield "the cache owner does not run, and the settings need it", True, old.uses_embedder or not new.uses_embedder
@@ -53,7 +49,7 @@ def _fixed(old: Settings, new: Settings) -> Iterator[tuple[str, Any, Any]]:
 
 def _leaves(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
     if not isinstance(before, BaseModel):
-        yield path, _shown(before), _shown(after)
+        yield path, before, after
         return
     for name in type(before).model_fields:
         yield from _leaves(f"{path}.{name}", getattr(before, name), getattr(after, name))
