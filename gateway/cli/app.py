@@ -95,7 +95,7 @@ def serve(
 @app.command()
 def chat(
     message: Annotated[str | None, typer.Argument(help="One question; without it, a conversation.")] = None,
-    url: Url = "http://127.0.0.1:4000",
+    url: Url = _HERE,
     model: Annotated[str | None, typer.Option(help="The model to ask; the first one that chats by default.")] = None,
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is needed for the semantic cache to answer.")] = 0.0,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
-
-import pytest
 
 from orchestration.core.trace_context import root_span_id_of
 from tests.backends.remote.fake_upstream import FakeUpstream
@@ -13,14 +10,6 @@ from tests.gateway.serving import CHAT, chat
 from tests.gateway.whole import good, remote_settings, whole
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-
-
-@pytest.fixture
-async def upstream() -> AsyncIterator[FakeUpstream]:
-    made = FakeUpstream()
-    await made.start()
-    yield made
-    await made.stop()
 
 
 async def test_the_backend_is_told_the_callers_trace_and_the_record_holds_it(
