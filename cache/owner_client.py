@@ -68,11 +68,6 @@ class OwnerClient:
         params = {"partition": partition, "text": text, "entry": entry, "ttl_s": ttl_s}
         await self._call("add", params, timeout_s=_ADD_TIMEOUT_S)
 
-    async def remove(self, entry: str) -> int:
-        """Take an entry out of the index; returns of how many partitions."""
-        result, _ = await self._call("remove", {"entry": entry}, timeout_s=_ASIDE_TIMEOUT_S)
-        return int(result["num_removed"])
-
     async def remove_rows(self, rows: Sequence[tuple[str, str]]) -> int:
         """Take (partition, entry) rows out, at all nodes; returns how many were in the owner's memory."""
         result, _ = await self._call("remove_rows", {"rows": [list(row) for row in rows]}, timeout_s=_REMOVE_TIMEOUT_S)

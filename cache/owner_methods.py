@@ -58,10 +58,6 @@ class VectorIndex(Protocol):
         """Add an entry's row in place of its earlier one; tells whether it will outlive this process."""
         ...
 
-    async def remove(self, entry: str) -> int:
-        """Take an entry out wherever it is known to be; returns of how many partitions."""
-        ...
-
     async def remove_rows(self, rows: Sequence[tuple[str, str]]) -> int:
         """Take (partition, entry) rows out; returns how many of them were known."""
         ...
@@ -101,7 +97,6 @@ class OwnerMethods:
             "ping": self._ping,
             "search": self._search,
             "add": self._add,
-            "remove": self._remove,
             "remove_rows": self._remove_rows,
             "encode": self._encode,
             "stats": self._stats,
@@ -147,17 +142,6 @@ class OwnerMethods:
         except StoreDown as exc:
             raise MethodError("down", str(exc)) from exc
         return {"is_saved": is_saved, "generation": self._index.generation}, b""
-
-    async def _remove(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
-        match params:
-            case {"entry": str(entry)}:
-                try:
-                    num_removed = await self._index.remove(entry)
-                except StoreDown as exc:
-                    raise MethodError("store_down", str(exc)) from exc
-                return {"num_removed": num_removed, "generation": self._index.generation}, b""
-            case _:
-                raise MethodError("bad_params", "remove takes entry")
 
     async def _remove_rows(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
         match params:

@@ -90,13 +90,13 @@ class Partitions:
         self.generation += 1
         self._use(partition)
 
-    def remove(self, entry: str, partition: str | None = None) -> list[str]:
-        """Take an entry out of a partition, or of all where it is not named; returns where it was."""
-        names = [partition] if partition is not None else list(self._by_name)
-        found = [name for name in names if name in self._by_name and self._by_name[name].remove(entry)]
-        self._num_rows -= len(found)
-        self.generation += len(found)
-        return found
+    def remove(self, partition: str, entry: str) -> bool:
+        """Take an entry out of a partition; tells whether it was there."""
+        index = self._by_name.get(partition)
+        was_there = index is not None and index.remove(entry)
+        self._num_rows -= was_there
+        self.generation += was_there
+        return was_there
 
     def search(self, partition: str, vector: NDArray[np.float32], top_k: int) -> tuple[Candidate, ...]:
         """Return the nearest living entries of the partition, nearest first; raises `NotBuiltYet`."""

@@ -147,14 +147,6 @@ class SharedIndex:
             return False
         return True
 
-    async def remove(self, entry: str) -> int:
-        """Take an entry out of every partition in memory, and of Redis; returns of how many."""
-        self._unsaved.pop(entry, None)
-        found = self._partitions.remove(entry)
-        for partition in found:
-            await self._vectors.remove(partition, [entry])
-        return len(found)
-
     async def remove_rows(self, rows: Sequence[tuple[str, str]]) -> int:
         """Take (partition, entry) rows out, of Redis too where they are not in memory; returns how many were in memory.
 
@@ -166,7 +158,7 @@ class SharedIndex:
             self._unsaved.pop(entry, None)
             if partition in self._missed_while_loading:  # it may have been read already, and not be in memory yet
                 self._missed_while_loading[partition].append(Removed(partition, entry))
-        count = sum(len(self._partitions.remove(entry, partition)) for partition, entry in rows)
+        count = sum(self._partitions.remove(partition, entry) for partition, entry in rows)
         for partition, entries in by_partition.items():
             await self._vectors.remove(partition, entries)
         return count
@@ -270,7 +262,7 @@ class SharedIndex:
             case Added(partition, row):
                 self._partitions.add(partition, row)
             case Removed(partition, entry):
-                self._partitions.remove(entry, partition)
+                self._partitions.remove(partition, entry)
 
     async def _save_unsaved(self) -> None:
         while self._unsaved:

@@ -211,9 +211,6 @@ class NoIndex:
     async def add(self, partition: str, row: Row) -> bool:
         return True
 
-    async def remove(self, entry: str) -> int:
-        return 0
-
     async def remove_rows(self, rows: object) -> int:
         return 0
 

@@ -181,6 +181,6 @@ def test_every_change_counts_up_the_generation() -> None:
     partitions.add("a", row(1))
     before = partitions.generation
 
-    partitions.remove("e1")
+    partitions.remove("a", "e1")
 
     assert partitions.generation == before + 1

@@ -197,7 +197,7 @@ async def test_owners_on_one_valkey_know_each_others_entries(start_owner: StartO
         await mine.add("p", FRANCE, "entry", ttl_s=100)
 
         await until_found(theirs, True)
-        await theirs.remove("entry")
+        await theirs.remove_rows([("p", "entry")])
         await until_found(mine, False)
 
 

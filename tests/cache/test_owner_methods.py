@@ -34,9 +34,6 @@ class Failing:
     async def add(self, partition: str, row: Row) -> bool:
         raise self._fault
 
-    async def remove(self, entry: str) -> int:
-        raise self._fault
-
     async def remove_rows(self, rows: Sequence[tuple[str, str]]) -> int:
         raise self._fault
 
@@ -74,7 +71,6 @@ async def test_a_look_up_that_the_index_cannot_answer_has_a_code_of_its_own(
     ("method", "params"),
     [
         ("add", {"partition": "p", "text": "what is it", "entry": "e", "ttl_s": 10}),
-        ("remove", {"entry": "e"}),
         ("remove_rows", {"rows": [["p", "e"]]}),
     ],
 )

@@ -117,7 +117,7 @@ async def test_two_owners_follow_each_other(valkey_url: str) -> None:
         await until_found(other, "p", {"e1"})
 
         await one.add("p", row(2))
-        await other.remove("e1")
+        await other.remove_rows([("p", "e1")])
         await until_found(one, "p", {"e2"})
         await until_found(other, "p", {"e2"})
 
@@ -185,7 +185,7 @@ async def test_a_start_from_the_snapshot_adds_what_changed_since(valkey_url: str
         await until_followed(index)
     async with an_owner(valkey_url, name="b") as index:
         await index.add("p", row(2))
-        await index.remove("e1")
+        await index.remove_rows([("p", "e1")])
 
     async with an_owner(valkey_url, name="c", snapshot=snapshot) as index:
         assert index.num_rows == 1

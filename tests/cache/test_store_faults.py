@@ -42,7 +42,7 @@ class EncoderIndex:
         self.partitions.add(partition, IndexRow(entry, self._vector(text), self._clock() + ttl_s))
 
     async def remove_rows(self, rows: Sequence[Row]) -> int:
-        return sum(len(self.partitions.remove(entry, partition)) for partition, entry in rows)
+        return sum(self.partitions.remove(partition, entry) for partition, entry in rows)
 
     def _vector(self, text: str) -> NDArray[np.float32]:
         vector: NDArray[np.float32] = self._encoder.encode(self._encoder.tokenize([text]))[0]

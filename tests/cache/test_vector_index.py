@@ -127,12 +127,12 @@ async def test_what_is_removed_is_found_nowhere_and_counted(kept: Kept) -> None:
             await index.add(partition, row(1))
             await index.add(partition, row(2))
 
-        assert await index.remove("e1") == 2
+        assert await index.remove_rows([("p", "e1"), ("q", "e1")]) == 2
         assert await index.remove_rows([("p", "e2"), ("p", "nobody")]) == 1
 
         assert await found(index, "p", 1) == []
         assert await found(index, "q", 1) == ["e2"]
-        assert await index.remove("e1") == 0
+        assert await index.remove_rows([("p", "e1"), ("q", "e1")]) == 0
 
 
 async def test_what_is_over_is_not_found(kept: Kept) -> None:
@@ -163,7 +163,7 @@ async def test_changes_are_counted(kept: Kept) -> None:
     async with started(kept.open()) as index:
         before = index.generation
         await index.add("p", row(1))
-        await index.remove("e1")
+        await index.remove_rows([("p", "e1")])
 
         assert index.generation == before + 2
         assert index.numbers()["generation"] == index.generation
@@ -218,7 +218,6 @@ async def test_without_postgres_every_method_says_so_at_once(short_folder: Path)
         asked: list[Callable[[], Any]] = [
             lambda: index.search("p", vector(1), 5),
             lambda: index.add("p", row(1)),
-            lambda: index.remove("e1"),
             lambda: index.remove_rows([("p", "e1")]),
         ]
         for ask in asked:
