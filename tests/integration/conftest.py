@@ -104,6 +104,12 @@ class Served:
             has_table = database.execute("select 1 from sqlite_master where name = 'calls'").fetchone()
             return database.execute("select id, outcome from calls").fetchall() if has_table else []
 
+    def num_chats(self) -> int:
+        """Count the chat calls that came to it, by its own metrics."""
+        lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
+        counted = [line for line in lines if line.startswith("lamina_requests_total{") and "chat" in line]
+        return int(sum(float(line.rpartition(" ")[2]) for line in counted))
+
     def terminate(self) -> int:
         """End it as a service manager does, and return its exit status."""
         self.process.send_signal(signal.SIGTERM)
@@ -125,6 +131,27 @@ class Served:
                 self.url = found.group(1)
                 self._is_ready.set()
         self._is_ready.set()
+
+
+@contextlib.contextmanager
+def two_gateways(folder: Path, config: str) -> Iterator[tuple[Served, Served]]:
+    """Serve twice with the same settings and the same callers, each in a folder of its own, at the same time."""
+    started: list[Served] = []
+    try:
+        for name in ("one", "other"):
+            place = folder / name
+            (place / ".lamina").mkdir(mode=0o700, parents=True)
+            (place / "lamina.yaml").write_text(config)
+            # Callers are the same at both only with the same key.
+            (place / ".lamina" / "tenant.key").write_text("5" * 64)
+            started.append(Served(place))
+        yield started[0].wait_ready(), started[1].wait_ready()
+    finally:
+        for served in started:
+            if served.process.poll() is None:
+                served.process.terminate()
+        for served in started:
+            served.wait()
 
 
 @pytest.fixture

@@ -119,14 +119,8 @@ def test_under_load_no_call_fails_while_settings_change(serve: Serve) -> None:
     assert set(load.statuses) == {200}
     assert all(ask(served.url, str(number), model="second").status_code == 200 for number in range(6))
     until(lambda: len(served.records()) >= len(load.statuses))
-    until(lambda: num_counted(served) >= len(load.statuses) + 6)  # another worker's numbers come a little later
-    assert num_counted(served) == len(load.statuses) + 6
-
-
-def num_counted(served: Served) -> float:
-    metrics = httpx.get(f"{served.url}/metrics", timeout=10).text
-    counted = [line for line in metrics.splitlines() if line.startswith("lamina_requests_total{") and "chat" in line]
-    return sum(float(line.split()[-1]) for line in counted)
+    until(lambda: served.num_chats() >= len(load.statuses) + 6)  # another worker's numbers come a little later
+    assert served.num_chats() == len(load.statuses) + 6
 
 
 def test_a_changed_file_is_noticed_and_a_wrong_one_is_refused_by_name(serve: Serve) -> None:

@@ -13,7 +13,7 @@ import httpx
 import psycopg2
 import pytest
 
-from tests.integration.conftest import Served, until
+from tests.integration.conftest import Served, two_gateways, until
 
 RPM = 10
 # An address that no machine has (RFC 5737): one on loopback would be each node's own.
@@ -42,24 +42,8 @@ def pair(tmp_path: Path, valkey_url: str, postgres_server: str) -> Iterator[tupl
         cursor.execute("CREATE DATABASE pair")
     connection.close()
     database = postgres_server.replace("postgresql://", "postgresql+psycopg2://", 1).replace("@/postgres", "@/pair", 1)
-    config = CONFIG.format(rpm=RPM, redis=valkey_url, database=database)
-    started: list[Served] = []
-    try:
-        for name in ("one", "other"):
-            folder = tmp_path / name
-            folder.mkdir()
-            (folder / "lamina.yaml").write_text(config)
-            (folder / ".lamina").mkdir(mode=0o700)
-            # Callers are the same at both only with the same key.
-            (folder / ".lamina" / "tenant.key").write_text("5" * 64)
-            started.append(Served(folder))
-        yield started[0].wait_ready(), started[1].wait_ready()
-    finally:
-        for served in started:
-            if served.process.poll() is None:
-                served.process.terminate()
-        for served in started:
-            served.wait()
+    with two_gateways(tmp_path, CONFIG.format(rpm=RPM, redis=valkey_url, database=database)) as pair:
+        yield pair
 
 
 def ask(served: Served, content: str, *, key: str, model: str = "m") -> httpx.Response:
@@ -79,7 +63,7 @@ def test_two_gateways_on_one_store_and_one_database_are_one(pair: tuple[Served, 
     assert (statuses.count(200), statuses.count(429)) == (RPM, 3 * RPM)
 
     # Metrics: each counts what came to it.
-    assert [_num_requests(each) for each in pair] == [2 * RPM, 2 * RPM]
+    assert [each.num_chats() for each in pair] == [2 * RPM, 2 * RPM]
 
     # Answers: what was bought at one serves at the other, and to that caller alone.
     bought, hit = ask(one, "What is it?", key="a"), ask(other, "What is it?", key="a")
@@ -107,12 +91,6 @@ def _get(served: Served, path: str) -> dict[str, Any]:
 def _record(served: Served, id: str) -> dict[str, Any] | None:
     reply = httpx.get(f"{served.url}/admin/calls/{id}", timeout=30)
     return reply.json() if reply.status_code == 200 else None
-
-
-def _num_requests(served: Served) -> int:
-    lines = httpx.get(f"{served.url}/metrics", timeout=30).text.splitlines()
-    counted = [line for line in lines if line.startswith("lamina_requests_total{") and "chat" in line]
-    return int(sum(float(line.rpartition(" ")[2]) for line in counted))
 
 
 def _is_heard(one: Served, other: Served, turn: str) -> dict[str, Any] | None:

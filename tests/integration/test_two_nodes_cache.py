@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.conftest import Served, until
+from tests.integration.conftest import Served, two_gateways, until
 
 CONFIG = """
 models: [{{id: m, backends: [{{type: echo}}]}}]
@@ -22,22 +22,8 @@ ITALY, WHATS_OF_ITALY = "What is the capital of Italy?", "What's the capital of 
 
 @pytest.fixture
 def pair(tmp_path: Path, valkey_url: str) -> Iterator[tuple[Served, Served]]:
-    started: list[Served] = []
-    try:
-        for name in ("one", "other"):
-            folder = tmp_path / name
-            (folder / ".lamina").mkdir(mode=0o700, parents=True)
-            (folder / "lamina.yaml").write_text(CONFIG.format(redis=valkey_url))
-            # Callers are the same at both only with the same key.
-            (folder / ".lamina" / "tenant.key").write_text("5" * 64)
-            started.append(Served(folder))
-        yield started[0].wait_ready(), started[1].wait_ready()
-    finally:
-        for served in started:
-            if served.process.poll() is None:
-                served.process.terminate()
-        for served in started:
-            served.wait()
+    with two_gateways(tmp_path, CONFIG.format(redis=valkey_url)) as pair:
+        yield pair
 
 
 def ask(served: Served, content: str, **headers: str) -> httpx.Response:
