@@ -95,10 +95,16 @@ class LabelWatch:
         except LabelsDown as exc:
             logger.warning("cache.labels_unknown: %s", exc)
             return 0
-        lessons = [lesson for label in new if (lesson := self._lesson(label)) is not None]
-        for lesson in lessons:
-            self._examiner.observe(lesson)
-        return len(lessons)
+        num_learned = 0
+        for label in new:
+            if self._examiner.applied != self._taught:
+                break  # the policy that came meanwhile is taught all of them at the next look
+            lesson = self._lesson(label)
+            if lesson is not None:
+                self._examiner.observe(lesson)
+                num_learned += 1
+                await asyncio.sleep(0)  # lessons take a millisecond each, and there may be 100,000: calls go between
+        return num_learned
 
     async def aclose(self) -> None:
         """Follow no longer."""

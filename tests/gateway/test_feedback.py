@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from cache.memory_store import MemoryStore
 from cache.policies.build import build_policy
 from cache.policies.calibrated import CalibratedPolicy
 from cache.policies.features import Features
+from cache.policies.policy import Label as PolicyLabel
 from cache.quarantine import keys_of, semantic_key
 from cache.semantic import SemanticCache
 from cache.store import StoreDown
@@ -164,6 +166,35 @@ async def test_a_policy_that_was_put_in_force_learns_what_was_known_before(book:
 
     assert learned == [1, 0]
     assert examiner.policy.judge("e", Features(0.97)).p_correct < fresh.judge("e", Features(0.97)).p_correct
+    await watch.aclose()
+    await book.aclose()
+
+
+async def test_a_policy_that_comes_in_the_midst_of_lessons_learns_each_once(
+    book: LabelBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examiner = Examiner(build_policy("calibrated", threshold=0.95, wrong_to_call_cost=25))
+    fresh = examiner.policy
+    inputs = json.dumps(fresh.judge("e", Features(0.97)).inputs)
+    now = time.time()
+    await book.add([Label(f"c{n}", LabelSource.HUMAN, False, now + n, entry="e", inputs=inputs) for n in range(3)])
+    watch = LabelWatch(book, examiner)
+    observe = Examiner.observe
+
+    def put_in_force() -> None:
+        examiner.policy, examiner.applied = fresh, 1
+
+    def observed(self: Examiner, label: PolicyLabel) -> None:
+        observe(self, label)
+        if self.applied is None:
+            asyncio.get_running_loop().call_soon(put_in_force)
+
+    monkeypatch.setattr(Examiner, "observe", observed)
+    learned = [await watch.look(), await watch.look()]
+
+    policy = examiner.policy
+    assert isinstance(policy, CalibratedPolicy)
+    assert (learned, policy.learned.num_labels) == ([1, 3], 3)
     await watch.aclose()
     await book.aclose()
 
