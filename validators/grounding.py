@@ -59,7 +59,7 @@ class Grounding:
     """
 
     name = "grounding"
-    version = "1"
+    version = "2"
     subject = Subject.SHAPE
     cost = Cost.INLINE
     stages = frozenset({Stage.OUTPUT})

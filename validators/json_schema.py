@@ -30,7 +30,7 @@ class JsonSchema:
     """
 
     name = "json_schema"
-    version = "1"
+    version = "2"
     subject = Subject.SHAPE
     cost = Cost.INLINE
     stages = frozenset({Stage.OUTPUT})
