@@ -25,7 +25,8 @@ _MAX_FAULT_BYTES = 64 * 1024
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 _HEALTH_TIMEOUT_S = 5.0
 _DRAIN_S = 0.1
-_NOT_THE_FORMAT = (AttributeError, LookupError, TypeError, ValueError)
+_FAULTS = (WireFault, SseError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading an answer raises: all but the first say that it is not the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,8 @@ class RemoteBackend:
             if reply.status != 200:
                 raise await self._read_error(reply, deadline_s=clock.deadline())
             return then(orjson.loads(await reply.read(deadline_s=clock.total_s, limit_bytes=_MAX_ANSWER_BYTES)))
-        except _NOT_THE_FORMAT as exc:
-            raise self._complain(exc) from exc
+        except _FAULTS as exc:
+            raise self._told(exc) from exc
         finally:
             reply.close()
 
@@ -147,33 +148,31 @@ class RemoteBackend:
     def _read_deltas(self, decoder: Decoder, parser: SseParser, piece: bytes, clock: _Clock) -> Iterator[Delta]:
         """Read what a piece of the body brought, up to the mark behind the content or to an error."""
         found: list[Delta] = []
-        error: LaminaError | None = None
+        fault: Exception | None = None
         try:
             for frame in parser.feed(piece):
                 if decoder.is_end(frame):
                     clock.is_over = True
                     break
                 found += decoder.read_frame(frame)
-        except WireFault as exc:
-            error = self._build_error(exc)
-            error.__cause__ = exc
-        except (SseError, *_NOT_THE_FORMAT) as exc:
-            error = self._complain(exc)
-            error.__cause__ = exc
+        except _FAULTS as exc:
+            fault = exc
         yield from joined(found)
-        if error is not None:
-            raise error
+        if fault is not None:
+            raise self._told(fault) from fault
 
     async def _answer(self, decoder: Decoder, reply: Reply, clock: _Clock) -> list[Event]:
         body = await reply.read(deadline_s=clock.total_s, limit_bytes=_MAX_ANSWER_BYTES)
         try:
             return [decoder.start, *decoder.read_whole(body)]
-        except WireFault as exc:
-            raise self._build_error(exc) from exc
-        except _NOT_THE_FORMAT as exc:
-            raise self._complain(exc) from exc
+        except _FAULTS as exc:
+            raise self._told(exc) from exc
 
-    def _build_error(self, fault: WireFault) -> LaminaError:
+    def _told(self, fault: Exception) -> LaminaError:
+        """Turn what an answer raises into our errors: an error that it holds, or that it is not the format."""
+        if not isinstance(fault, WireFault):
+            kind = type(fault).__name__
+            return BackendError(f"{self.name} sent an answer that is not {self._wire.title} format: {kind}")
         words = read_fault(fault.body, fallback="the answer broke off with an error")
         return build_error(fault.status, words, backend=self.name, api_key=self._api_key)
 
@@ -190,9 +189,6 @@ class RemoteBackend:
             api_key=self._api_key,
             retry_after_s=read_retry_after(reply.headers),
         )
-
-    def _complain(self, error: Exception) -> BackendError:
-        return BackendError(f"{self.name} sent an answer that is not {self._wire.title} format: {type(error).__name__}")
 
 
 async def _drain(reply: Reply) -> None:
