@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
+from logging_layer.feed import pause
 from logging_layer.labels import LabelsDown
 from logging_layer.sink import SinkDown
 
@@ -64,11 +65,7 @@ class Chore:
                     _logger.warning("chore.waits name=%s: %s", self.name, exc)
                 self.problem = str(exc)
                 wait_s = min(max(wait_s, self._every_s) * 2, self._max_wait_s)
-            try:
-                async with asyncio.timeout(wait_s):
-                    await stopping.wait()
-            except TimeoutError:
-                continue
+            await pause(stopping, wait_s)
 
     async def aclose(self) -> None:
         """Close the job."""

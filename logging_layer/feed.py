@@ -115,9 +115,9 @@ class Feed:
             if is_last and not has_moved:
                 return
             if not has_moved:
-                await _wait(stopping, wait_s)
+                await pause(stopping, wait_s)
             elif not self._was_full and not is_last:
-                await _wait(stopping, self._rest_s)  # a batch of a few costs nearly as much as one of hundreds
+                await pause(stopping, self._rest_s)  # a batch of a few costs nearly as much as one of hundreds
 
     async def step(self, *, is_last: bool = False) -> bool:
         """Ship one batch; False where there is none, or none that is due. Raises `SinkDown` and `OSError`."""
@@ -218,7 +218,8 @@ def _parsed(data: bytes | None) -> Mapping[str, Any] | None:
     return value if is_ours else None
 
 
-async def _wait(stopping: asyncio.Event, timeout_s: float) -> None:
+async def pause(stopping: asyncio.Event, timeout_s: float) -> None:
+    """Wait for so long, or until `stopping`."""
     try:
         async with asyncio.timeout(timeout_s):
             await stopping.wait()
