@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,11 +28,9 @@ class Moody:
     num_asked: int = 0
     uri: str = ""
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            found = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
-            body = await reader.readexactly(int(found[1]) if found else 0)
+            head, body = await read_request(reader)
             is_intake = head.startswith("POST /v1/traces")
             self.num_asked += is_intake
             if is_intake and self.status == HANGS:
@@ -39,9 +38,7 @@ class Moody:
                 return
             status = self.status if is_intake else 200
             if is_intake and status == 200:
-                request = ExportTraceServiceRequest.FromString(body)
-                scopes = [scope for one in request.resource_spans for scope in one.scope_spans]
-                roots = [span for scope in scopes for span in scope.spans if not span.parent_span_id]
+                roots = [span for span in spans_in(body) if not span.parent_span_id]
                 new = [span for span in roots if span.trace_id not in self.traces]
                 self.traces |= {span.trace_id for span in new}
                 self.weight += sum(weight_in(span) for span in new)
@@ -57,12 +54,32 @@ class Moody:
 @asynccontextmanager
 async def moody(status: int) -> AsyncIterator[Moody]:
     server_side = Moody(status)
-    server = await asyncio.start_server(server_side.serve, "127.0.0.1", 0)
-    server_side.uri = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with listening(server_side.serve) as server_side.uri:
         yield server_side
+
+
+@asynccontextmanager
+async def listening(serve: Callable[[StreamReader, StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """Serve connections on a port of this machine, and give its address."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        await server.wait_closed()
+
+
+async def read_request(reader: StreamReader) -> tuple[str, bytes]:
+    """Read one request: its head, and its body by the length that the head says."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    found = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+    return head, await reader.readexactly(int(found[1]) if found else 0)
+
+
+def spans_in(body: bytes) -> list[Any]:
+    """List the spans of an OTLP request."""
+    request = ExportTraceServiceRequest.FromString(body)
+    return [span for one in request.resource_spans for scope in one.scope_spans for span in scope.spans]
 
 
 def weight_in(span: Any) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +13,10 @@ import httpx
 from ulid import ULID
 
 from logging_layer.call_log import CallLog
+from logging_layer.codec import decode
 from logging_layer.record import CallRecord
 from logging_layer.segment import list_segments, read_lines
+from logging_layer.sink import Shipped
 from logging_layer.stages import timed, timed_handler
 from orchestration.core import (
     Attempt,
@@ -109,6 +111,17 @@ async def make_record(*, core: Handler = answering, content: str = "full", **fie
 async def make_records(count: int) -> list[CallRecord]:
     """Make several records."""
     return [await make_record() for _ in range(count)]
+
+
+def shipped(record: CallRecord, *, weight: float = 1.0) -> Shipped:
+    """Make of a record what a sink gets."""
+    data = record.to_json()
+    return Shipped(data, decode(data), weight)
+
+
+def batch_of(records: Iterable[CallRecord]) -> list[Shipped]:
+    """Make of records what a sink gets at a time."""
+    return [shipped(record) for record in records]
 
 
 def spooled(folder: Path) -> list[bytes]:

@@ -6,21 +6,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from logging_layer.codec import decode
 from logging_layer.jsonl_sink import FILE, ROTATED, JsonlSink
-from logging_layer.record import CallRecord
-from logging_layer.sink import Shipped, SinkDown
-from tests.logging_layer.samples import make_records
+from logging_layer.sink import SinkDown
+from tests.logging_layer.samples import batch_of, make_records
 from tests.logging_layer.test_shipping import ship, spool_of
-
-
-def shipped(records: Sequence[CallRecord]) -> list[Shipped]:
-    return [Shipped(record.to_json(), decode(record.to_json())) for record in records]
 
 
 def a_sink(
@@ -44,19 +38,19 @@ async def test_every_record_is_one_line_as_it_is(tmp_path: Path) -> None:
 
 
 async def test_a_batch_that_comes_again_to_a_new_process_is_there_once(tmp_path: Path) -> None:
-    batches = [shipped(await make_records(5)) for _ in range(2)]
+    batches = [batch_of(await make_records(5)) for _ in range(2)]
     first = a_sink(tmp_path)
     for batch in batches:
         await first.send(batch)
 
     await a_sink(tmp_path).send(batches[1])
-    await a_sink(tmp_path).send([*batches[1], *shipped(await make_records(1))])
+    await a_sink(tmp_path).send([*batches[1], *batch_of(await make_records(1))])
 
     assert len(lines(tmp_path)) == 11
 
 
 async def test_a_line_that_a_crash_tore_is_cut_off_and_written_again(tmp_path: Path) -> None:
-    batch = shipped(await make_records(3))
+    batch = batch_of(await make_records(3))
     await a_sink(tmp_path).send(batch)
     path = tmp_path / FILE
     path.write_bytes(path.read_bytes()[:-30])
@@ -67,7 +61,7 @@ async def test_a_line_that_a_crash_tore_is_cut_off_and_written_again(tmp_path: P
 
 
 async def test_no_more_files_and_no_larger_ones_than_allowed(tmp_path: Path) -> None:
-    batches = [shipped(await make_records(2)) for _ in range(9)]
+    batches = [batch_of(await make_records(2)) for _ in range(9)]
     size = sum(len(each.data) + 1 for each in batches[0])
     sink = a_sink(tmp_path, max_file_bytes=size * 2 + 50, max_files=2)
 
@@ -82,7 +76,7 @@ async def test_no_more_files_and_no_larger_ones_than_allowed(tmp_path: Path) -> 
 
 
 async def test_a_day_has_a_file_of_its_own(tmp_path: Path) -> None:
-    batches = [shipped(await make_records(2)) for _ in range(3)]
+    batches = [batch_of(await make_records(2)) for _ in range(3)]
     today, tomorrow = a_sink(tmp_path), a_sink(tmp_path, clock=lambda: time.time() + 86_400.0)
 
     await today.send(batches[0])
@@ -98,7 +92,7 @@ async def test_a_folder_that_cannot_be_is_a_sink_that_is_down(tmp_path: Path) ->
     (tmp_path / "file").touch()
 
     with pytest.raises(SinkDown, match="cannot be written"):
-        await a_sink(tmp_path / "file" / "lines").send(shipped(await make_records(1)))
+        await a_sink(tmp_path / "file" / "lines").send(batch_of(await make_records(1)))
 
 
 def test_a_full_disk_leaves_no_half_of_a_batch_and_loses_none(tmp_path: Path) -> None:
@@ -106,12 +100,12 @@ def test_a_full_disk_leaves_no_half_of_a_batch_and_loses_none(tmp_path: Path) ->
 import asyncio, resource, sys
 from pathlib import Path
 from logging_layer.sink import SinkDown
-from tests.logging_layer.samples import make_records
-from tests.logging_layer.test_jsonl_sink import a_sink, lines, shipped
+from tests.logging_layer.samples import batch_of, make_records
+from tests.logging_layer.test_jsonl_sink import a_sink, lines
 
 async def main() -> None:
     folder = Path(sys.argv[1])
-    sink, first, second = a_sink(folder), shipped(await make_records(2)), shipped(await make_records(20))
+    sink, first, second = a_sink(folder), batch_of(await make_records(2)), batch_of(await make_records(20))
     await sink.send(first)
     full = (folder / "calls.jsonl").stat().st_size + 4000
     resource.setrlimit(resource.RLIMIT_FSIZE, (full, resource.RLIM_INFINITY))

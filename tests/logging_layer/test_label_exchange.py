@@ -15,20 +15,19 @@ import pytest
 from logging_layer import mlflow_api
 from logging_layer.assessments import NAMES, newest_of
 from logging_layer.chore import Chore
-from logging_layer.codec import decode
 from logging_layer.label_exchange import LabelExchange
 from logging_layer.labels import Label, LabelBook, LabelSource
 from logging_layer.mlflow_api import MlflowApi
 from logging_layer.mlflow_sink import MlflowSink
 from logging_layer.reader import CallReader
 from logging_layer.record import CallRecord
-from logging_layer.sink import Shipped, SinkDown
+from logging_layer.sink import SinkDown
 from logging_layer.spans import trace_id_of
 from logging_layer.sql_sink import SqlSink
 from logging_layer.worker_feedback import WorkerFeedback
 from orchestration.core.errors import NotFound, Unavailable
 from orchestration.core.rpc import RpcServer
-from tests.logging_layer.samples import Mlflow, make_record, make_records
+from tests.logging_layer.samples import Mlflow, batch_of, make_record, make_records
 
 
 @dataclass
@@ -64,14 +63,14 @@ class World:
     async def show(self, *records: CallRecord) -> None:
         """Bring calls to SQL and MLflow."""
         sink = MlflowSink(self.mlflow.uri, experiment=self.experiment)
-        await sink.send([Shipped(record.to_json(), decode(record.to_json())) for record in records])
+        await sink.send(batch_of(records))
         await sink.aclose()
         await self.record(*records)
 
     async def record(self, *records: CallRecord) -> None:
         """Bring calls to SQL alone."""
         sink = SqlSink(f"sqlite:///{self.folder}/lamina.db")
-        await sink.send([Shipped(record.to_json(), decode(record.to_json())) for record in records])
+        await sink.send(batch_of(records))
         await sink.aclose()
         self.gateway.known |= {record.id for record in records}
 

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from logging_layer.codec import decode
 from logging_layer.labels import Label, LabelBook, LabelsDown, LabelSource
-from logging_layer.sink import Shipped
 from logging_layer.sql_sink import SqlSink
 from logging_layer.tuning.live import read_live
-from tests.logging_layer.samples import make_record
+from tests.logging_layer.samples import batch_of, make_record
 
 
 async def test_a_source_may_change_its_mind_and_another_one_stays(database_url: str) -> None:
@@ -40,7 +38,7 @@ async def test_a_database_that_is_away_is_said_so(tmp_path: Path) -> None:
 async def test_the_log_reads_as_a_stream_with_the_most_trusted_label(database_url: str) -> None:
     sink, book = SqlSink(database_url), LabelBook(database_url)
     records = [await make_record() for _ in range(3)]
-    await sink.send([Shipped(data, decode(data)) for data in (record.to_json() for record in records)])
+    await sink.send(batch_of(records))
     await book.add(
         [
             Label(records[0].id, LabelSource.SHADOW, is_correct=True, labelled_at=1.0),

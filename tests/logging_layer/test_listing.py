@@ -6,18 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from logging_layer.codec import decode
 from logging_layer.listing import CallListing, ListingDown, Wanted
 from logging_layer.record import CallRecord
-from logging_layer.sink import Shipped
 from logging_layer.sql_sink import SqlSink
 from orchestration.core import CacheStatus
-from tests.logging_layer.samples import make_record
+from tests.logging_layer.samples import batch_of, make_record
 
 
 async def store(url: str, *records: CallRecord) -> None:
     sink = SqlSink(url)
-    await sink.send([Shipped(record.to_json(), decode(record.to_json())) for record in records])
+    await sink.send(batch_of(records))
     await sink.aclose()
 
 

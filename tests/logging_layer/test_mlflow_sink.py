@@ -19,17 +19,13 @@ from logging_layer.mlflow_sink import MlflowSink
 from logging_layer.record import CallRecord
 from logging_layer.sampling import lowered, weight_of
 from logging_layer.shipper import Shipper
-from logging_layer.sink import Shipped, SinkDown
+from logging_layer.sink import SinkDown
 from logging_layer.spans import spans_of, trace_id_of
 from logging_layer.spool import Spool
 from orchestration.core import Attempt, Call, Event, Start
 from orchestration.core.errors import BackendTimeout, Blocked
 from orchestration.core.notes import ENGINE
-from tests.logging_layer.samples import Mlflow, answering, hit, make_record, make_records
-
-
-def shipped(record: CallRecord) -> Shipped:
-    return Shipped(data=record.to_json(), record=decode(record.to_json()))
+from tests.logging_layer.samples import Mlflow, answering, batch_of, hit, make_record, make_records, shipped
 
 
 def attributes_of(span: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +34,7 @@ def attributes_of(span: dict[str, Any]) -> dict[str, Any]:
 
 async def send(mlflow: Mlflow, experiment: str, *records: CallRecord) -> None:
     sink = MlflowSink(mlflow.uri, experiment=experiment)
-    await sink.send([shipped(record) for record in records])
+    await sink.send(batch_of(records))
     await sink.aclose()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,19 +12,17 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
-    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 
-from logging_layer.codec import decode
 from logging_layer.feed import Feed
 from logging_layer.otlp_sink import OtlpSink
-from logging_layer.record import CallRecord
 from logging_layer.shipper import Shipper
 from logging_layer.sink import Shipped, Sink, SinkDown, SinkRefused
 from orchestration.core import Secret
 from orchestration.core.trace_context import TraceContext, root_span_id_of
-from tests.logging_layer.samples import make_record, make_records
+from tests.logging_layer.moody import listening, read_request, spans_in
+from tests.logging_layer.samples import make_record, make_records, shipped
 from tests.logging_layer.test_shipping import Memory, spool_of
 
 SECRET = "planted-collector-key"
@@ -43,18 +40,13 @@ class Collector:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            found = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
-            body = await reader.readexactly(int(found[1]) if found else 0)
+            head, body = await read_request(reader)
             self.heads.append(head)
             if not self.status:
                 await reader.read()
                 return
             if self.status == 200:
-                request = ExportTraceServiceRequest.FromString(body)
-                self.spans += [
-                    span for one in request.resource_spans for scope in one.scope_spans for span in scope.spans
-                ]
+                self.spans += spans_in(body)
             answer = self.body if self.status == 200 else f"no, {self.status}".encode()
             kind = "application/x-protobuf" if self.status == 200 else "text/plain"
             said = f"HTTP/1.1 {self.status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(answer)}\r\n"
@@ -67,21 +59,13 @@ class Collector:
 @asynccontextmanager
 async def collecting(**options: Any) -> AsyncIterator[Collector]:
     collector = Collector(**options)
-    server = await asyncio.start_server(collector.serve, "127.0.0.1", 0)
-    collector.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/traces"
-    try:
+    async with listening(collector.serve) as uri:
+        collector.url = f"{uri}/v1/traces"
         yield collector
-    finally:
-        server.close()
-        await server.wait_closed()
 
 
 def a_sink(collector: Collector, *, timeout_s: float = 30.0) -> OtlpSink:
     return OtlpSink(collector.url, headers={"x-api-key": Secret(SECRET)}, timeout_s=timeout_s)
-
-
-def shipped(record: CallRecord, *, weight: float = 1.0) -> Shipped:
-    return Shipped(record.to_json(), decode(record.to_json()), weight)
 
 
 async def send(sink: OtlpSink, *records: Shipped) -> None:

@@ -22,16 +22,11 @@ from logging_layer.policies import PolicyHistory
 from logging_layer.reader import CallReader
 from logging_layer.record import CallRecord, Failure
 from logging_layer.retention import DAY_S, LEFT_OUT, FileRetention, SqlRetention, TraceRetention, without_texts
-from logging_layer.sink import Shipped
 from logging_layer.sql_sink import SqlSink
-from tests.logging_layer.samples import Mlflow, make_record, make_records, spooled
+from tests.logging_layer.samples import Mlflow, batch_of, make_record, make_records, spooled
 from tests.logging_layer.test_shipping import count, spool_of
 
 NOW = 1_790_000_000.0
-
-
-def shipped(records: Sequence[CallRecord]) -> list[Shipped]:
-    return [Shipped(record.to_json(), decode(record.to_json())) for record in records]
 
 
 async def aged(days: float, *, count: int = 1) -> list[CallRecord]:
@@ -40,7 +35,7 @@ async def aged(days: float, *, count: int = 1) -> list[CallRecord]:
 
 async def write(url: str, records: Sequence[CallRecord]) -> None:
     sink = SqlSink(url)
-    await sink.send(shipped(records))
+    await sink.send(batch_of(records))
     await sink.aclose()
 
 
@@ -159,7 +154,7 @@ async def test_old_traces_go_from_mlflow(mlflow: Mlflow) -> None:
     old = [replace(record, received_at=now - 3 * DAY_S) for record in await make_records(130)]
     young = await make_records(2)
     sink, api = MlflowSink(mlflow.uri, experiment=experiment), MlflowApi(mlflow.uri, experiment=experiment)
-    await sink.send(shipped([*old, *young]))
+    await sink.send(batch_of([*old, *young]))
     job = TraceRetention(api, retention_s=DAY_S)
 
     while await job.step():
