@@ -118,6 +118,8 @@ class Guarded:
         return False
 
     def _count(self, verdict: Verdict) -> None:
+        if verdict.is_requests_fault:  # or one client could have the check taken from all the others
+            return
         if verdict.outcome is not Outcome.ERROR:
             if self._open_until is not None:
                 logger.info("check.breaker_closed check=%s", self.name)

@@ -60,13 +60,15 @@ class Span:
 class Verdict:
     """What a check found. `spans` are ordered and apart; `reason` is for the client and never quotes the text.
 
-    `score` is what a check that scores went by, from 0 (nothing) to 1.
+    `score` is what a check that scores went by, from 0 (nothing) to 1. Of an error, `is_requests_fault` says that what
+    the request brought cannot be used: it says nothing about the check.
     """
 
     outcome: Outcome
     spans: tuple[Span, ...] = ()
     reason: str | None = None
     score: float | None = None
+    is_requests_fault: bool = False
 
 
 PASSED = Verdict(Outcome.PASS)

@@ -51,16 +51,14 @@ class JsonSchema:
         value, problem = parse_json(text)
         if problem is not None:
             return Verdict(Outcome.BLOCK, reason=problem)
-        written = self._schema
-        if written is None:
-            wanted = None if context.request is None else _wanted(context.request)
-            if wanted is None:
-                return PASSED
-            written = _written(wanted)
+        wanted = None if context.request is None else _wanted(context.request)
+        if self._schema is None and wanted is None:
+            return PASSED
         try:
-            found = self._problem_of(written)(value)
-        except ValueError as exc:
-            return Verdict(Outcome.ERROR, reason=f"the request's schema cannot be used: {exc}")
+            found = self._problem_of(self._schema or _written(wanted or {}))(value)
+        except (ValueError, RecursionError) as exc:
+            reason = f"the request's schema cannot be used: {exc}"
+            return Verdict(Outcome.ERROR, reason=reason, is_requests_fault=self._schema is None)
         return PASSED if found is None else Verdict(Outcome.BLOCK, reason=f"it departs from its schema: {found}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,15 @@ async def test_while_one_call_tries_again_the_others_do_not() -> None:
     reasons = [str(verdict.reason) for verdict in await asyncio.gather(*(check.check("x", CONTEXT) for _ in range(5)))]
 
     assert sorted(reason.split(":")[0] for reason in reasons) == ["breaker_open"] * 4 + ["timeout"]
+
+
+async def test_what_a_request_brings_opens_it_for_nobody() -> None:
+    inner = Fixed(replace(FAILED, is_requests_fault=True))
+    check = Guarded(inner, bounds=Bounds(opens_after=2))
+
+    for _ in range(5):
+        assert (await check.check("x", CONTEXT)).reason == "down"
+    assert len(inner.read) == 5
 
 
 async def test_single_failures_do_not_open_it() -> None:

@@ -106,6 +106,18 @@ def test_a_reference_out_of_the_schema_leads_nowhere(schema: Any) -> None:
 
     assert verdict.outcome is Outcome.ERROR
     assert "a reference leads nowhere" in str(verdict.reason)
+    assert verdict.is_requests_fault
+
+
+def test_a_schema_too_deep_to_read_is_the_requests_fault() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(900):
+        schema = {"not": schema}
+
+    verdict = verdict_of("json_schema", "1", request=asking(schema))
+
+    assert verdict.outcome is Outcome.ERROR
+    assert verdict.is_requests_fault
 
 
 @pytest.mark.parametrize("schema", [{"type": 5}, {"pattern": "(?=a)"}, {"x": "y" * 100_001}, BACKTRACKING])
