@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from gateway.checks import MASK
-from gateway.replay.checks_decision import call_of, said, without_callers
+from gateway.replay.checks_decision import call_of, said, said_again, without_callers
 from gateway.replay.finding import Finding, Verdict, compared
 from orchestration.core import CacheStatus, Call, Delta, Event, Finish, Handler, Layer, Part, Start, compose
-from orchestration.core.errors import LaminaError
 from validators.hit_checks import HIT, HitChecks
 from validators.input_checks import InputChecks
 from validators.output_checks import OutputChecks
@@ -51,26 +49,16 @@ class AnswerChecksReplay:
         if any(note["action"] not in _UNCHANGED for note in notes):
             return Finding(part, Verdict.REDACTED, recorded, note="the log has the answer as the checks changed it")
         call = call_of(record, request)
-        await self._run(call, record, answer or [], is_hit=stage == HIT)
-        again = [(note.check, note.verdict, note.action) for note in call.notes.checks if note.stage == stage]
-        return compared(part, recorded=recorded, recomputed=again)
-
-    async def _run(
-        self, call: Call, record: Mapping[str, Any], answer: Sequence[Mapping[str, Any]], *, is_hit: bool
-    ) -> None:
-        """Tell the recorded answer to the layers; what they say is in the call's notes."""
-        inputs, outputs = (without_callers(rules, record) for rules in (self._inputs, self._outputs))
-        last: Layer = OutputChecks(outputs)
-        if is_hit:
+        if stage == HIT:
             call.notes.cache.status = CacheStatus.SEMANTIC
-            last = HitChecks([rule for rule in outputs if rule.check.name in READS_REQUEST])
-        layers: list[Layer] = [InputChecks(inputs), last]
-        try:
-            async with aclosing(compose(layers, _telling(answer))(call)) as events:
-                async for _ in events:
-                    pass
-        except LaminaError:
-            pass  # what a block or an unavailable check says is in the notes
+        handler = compose(self._layers(record, stage), _telling(answer or []))
+        return compared(part, recorded=recorded, recomputed=await said_again(call, handler, stage=stage))
+
+    def _layers(self, record: Mapping[str, Any], stage: str) -> list[Layer]:
+        inputs, outputs = (without_callers(rules, record) for rules in (self._inputs, self._outputs))
+        if stage == HIT:
+            return [InputChecks(inputs), HitChecks([rule for rule in outputs if rule.check.name in READS_REQUEST])]
+        return [InputChecks(inputs), OutputChecks(outputs)]
 
 
 def _notes(record: Mapping[str, Any], stage: str) -> list[Mapping[str, Any]]:

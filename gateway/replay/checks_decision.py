@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.checks import MASK
 from gateway.replay.finding import Finding, Verdict, compared
-from orchestration.core import Call, Event, Kind, Request
+from orchestration.core import Call, Event, Handler, Kind, Request, compose
 from orchestration.core.errors import LaminaError
 from validators.input_checks import InputChecks
 from validators.policy import Rule
@@ -36,18 +36,9 @@ class ChecksReplay:
         request = (record["content"] or {}).get("request")
         if request is None or record["content"]["mode"] != "full" or MASK in str(request):
             return Finding("input_checks", Verdict.REDACTED, recorded, note="the request is not in the log as it came")
-        return compared("input_checks", recorded=recorded, recomputed=await self._again(record, request))
-
-    async def _again(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-        call = call_of(record, fields)
-        layer = InputChecks(without_callers(self._rules, record))
-        try:
-            async with aclosing(layer(call, _nothing)) as events:
-                async for _ in events:
-                    pass
-        except LaminaError:
-            pass  # what a block or an unavailable check says is in the notes
-        return [(note.check, note.verdict, note.action) for note in call.notes.checks if note.stage == INPUT]
+        handler = compose([InputChecks(without_callers(self._rules, record))], _nothing)
+        recomputed = await said_again(call_of(record, request), handler, stage=INPUT)
+        return compared("input_checks", recorded=recorded, recomputed=recomputed)
 
 
 async def _nothing(_call: Call, /) -> AsyncGenerator[Event, None]:
@@ -59,6 +50,17 @@ async def _nothing(_call: Call, /) -> AsyncGenerator[Event, None]:
 def said(note: Mapping[str, Any]) -> tuple[str, str, str]:
     """Give what of a check's note must come out again."""
     return note["check"], note["verdict"], note["action"]
+
+
+async def said_again(call: Call, handler: Handler, *, stage: str) -> list[tuple[str, str, str]]:
+    """Send a call through checks, and give what those of a stage say of it."""
+    try:
+        async with aclosing(handler(call)) as events:
+            async for _ in events:
+                pass
+    except LaminaError:
+        pass  # what a block or an unavailable check says is in the notes
+    return [(note.check, note.verdict, note.action) for note in call.notes.checks if note.stage == stage]
 
 
 def call_of(record: Mapping[str, Any], fields: Mapping[str, Any]) -> Call:
