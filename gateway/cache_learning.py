@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -21,18 +20,16 @@ from cache.store import Leases, Store
 from gateway.cache_metrics import CacheMetrics
 from gateway.drift_watch import DriftWatch
 from gateway.feedback import Feedback, feedback_routes
-from gateway.judging import JudgeStanding, Judging, VerdictBook, judge_routes
+from gateway.judging import JudgeStanding, Judging, VerdictBook, judge_routes, keep_label
 from gateway.label_watch import Drawing, LabelWatch
 from gateway.parts import CallReader
 from gateway.policy_admin import policy_routes
 from gateway.policy_watch import PolicyWatch
 from logging_layer.judge_checks import JudgeChecks
-from logging_layer.labels import Label, LabelBook, LabelsDown, LabelSource
+from logging_layer.labels import Label, LabelBook, LabelSource
 from logging_layer.listing import CallListing
 from logging_layer.policies import PolicyHistory
 from orchestration.core import CacheStatus
-
-logger = logging.getLogger(__name__)
 
 
 class CacheLearning:
@@ -122,10 +119,7 @@ class CacheLearning:
             inputs=_inputs_of(reask),
             note=None if reask.cost_usd is None else f"asked again for {reask.cost_usd:.6f} USD",
         )
-        try:
-            await self._labels.add([label])
-        except LabelsDown as exc:
-            logger.warning("cache.label_lost call=%s: %s", label.call, exc)
+        await keep_label(self._labels, label)
         self._have_judged(reask)
 
     def _have_judged(self, reask: Reask) -> None:

@@ -127,10 +127,15 @@ class VerdictBook:
             inputs=None if verdict.values is None else json.dumps(verdict.values),
             note=None if verdict.cost_usd is None else f"judged for {verdict.cost_usd:.6f} USD",
         )
-        try:
-            await self._labels.add([label])
-        except LabelsDown as exc:
-            logger.warning("cache.label_lost call=%s: %s", label.call, exc)
+        await keep_label(self._labels, label)
+
+
+async def keep_label(book: LabelBook, label: Label) -> None:
+    """Keep a label that nobody waits for; one that is lost is logged."""
+    try:
+        await book.add([label])
+    except LabelsDown as exc:
+        logger.warning("cache.label_lost call=%s: %s", label.call, exc)
 
 
 def judge_of(route: Route, *, mark: str, standings: Standings, timeout_s: float) -> Judge:
