@@ -96,8 +96,7 @@ class Feed:
 
     def backlog_bytes(self) -> int:
         """Count the bytes of the spool that wait for the sink."""
-        paths = segment.list_segments(self._folder)
-        return sum(max(segment.size_of(path) - self._offsets.get(path.name, 0), 0) for path in paths)
+        return self._waiting_bytes(segment.list_segments(self._folder))
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Feed the sink until `stopping`, then bring it what is there, unless it is down."""
@@ -138,13 +137,16 @@ class Feed:
         """Close the sink."""
         await self._sink.aclose()
 
+    def _waiting_bytes(self, paths: Sequence[Path]) -> int:
+        return sum(max(segment.size_of(path) - self._offsets.get(path.name, 0), 0) for path in paths)
+
     def _is_young(self, batch: _Batch) -> bool:
         return batch.oldest_s < self._linger_s
 
     def _read(self) -> _Batch:
         """Read the next batch from all segments, each from where the sink has come to."""
-        backlog_bytes = self.backlog_bytes()
         paths = segment.list_segments(self._folder)
+        backlog_bytes = self._waiting_bytes(paths)
         known = {path.name for path in paths}
         batch = _Batch({name: offset for name, offset in self._offsets.items() if name in known})
         for path in paths:
