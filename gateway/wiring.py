@@ -63,12 +63,13 @@ class _Wiring:
     def __init__(self, settings: Settings, place: Surroundings) -> None:
         self._settings = settings
         self._place = place
-        redis, database = redis_url(settings, place.sockets), database_url(settings, place.state)
+        self._redis_url = redis_url(settings, place.sockets)
+        database = database_url(settings, place.state)
         self._checks: CheckPlan = plan_checks(settings)
         self._factory = BackendFactory()
         self._owner = OwnerClient(place.sockets.cache)
         index = self._owner if settings.uses_semantic_cache else None
-        self._keeping = CacheKeeping(redis, bounds=cache_bounds(settings), index=index)
+        self._keeping = CacheKeeping(self._redis_url, bounds=cache_bounds(settings), index=index)
         self._store = self._keeping.store
         self._guard = GuardrailsClient(place.sockets.guard)
         self._shipper = RpcClient(place.sockets.shipper)
@@ -82,7 +83,7 @@ class _Wiring:
         self._limits = build_limits(
             settings,
             tenant_key=Secret(place.state.tenant_key_file.read_text()),
-            redis_url=redis,
+            redis_url=self._redis_url,
             database_url=database,
         )
         self._caller_of = caller_of(self._limits.book)
@@ -96,7 +97,7 @@ class _Wiring:
         watch = RoutingWatch(
             routes,
             standings=self._place.standings,
-            redis_url=redis_url(settings, self._place.sockets),
+            redis_url=self._redis_url,
             health_interval_s=settings.routing.health_interval_s,
         )
         numbers = self._numbers()
