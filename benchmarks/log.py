@@ -16,11 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 from rich.console import Console
@@ -32,9 +31,8 @@ from logging_layer.call_log import CallLog
 from logging_layer.feed import Feed
 from logging_layer.jsonl_sink import JsonlSink
 from logging_layer.mlflow_sink import MlflowSink
-from logging_layer.sampling import lowered, weight_of
 from logging_layer.shipper import Shipper
-from logging_layer.shipper_parts import BEARABLE_BACKLOG_BYTES
+from logging_layer.shipper_parts import sampled
 from logging_layer.sink import Sink
 from logging_layer.spool import Spool
 from logging_layer.sql_sink import SqlSink
@@ -117,13 +115,8 @@ async def _record_cost(folder: Path) -> Row:
 async def _drain(name: str, folder: Path, sample: Sequence[bytes], num: int, sinks: Sequence[Sink]) -> Row:
     """Ship a spool of so many records, which is there already, to its end."""
     await asyncio.to_thread(_fill, folder, sample, num)
-
-    def choose(record: Mapping[str, Any], backlog_bytes: int) -> float:
-        rate = lowered(1.0, backlog_bytes=backlog_bytes, bearable_bytes=BEARABLE_BACKLOG_BYTES)
-        return weight_of(record, rate=rate)
-
     feeds = [
-        Feed(folder, sink, choose=choose) if sink.name == "mlflow" and len(sinks) > 1 else Feed(folder, sink)
+        Feed(folder, sink, choose=sampled(1.0)) if sink.name == "mlflow" and len(sinks) > 1 else Feed(folder, sink)
         for sink in sinks
     ]
     shipper, stopping = Shipper(folder, feeds, drain_s=3600.0), asyncio.Event()

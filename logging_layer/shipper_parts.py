@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from logging_layer.chore import Chore, Job
-from logging_layer.feed import Feed
+from logging_layer.feed import Choice, Feed
 from logging_layer.jsonl_sink import PATTERN, JsonlSink
 from logging_layer.label_exchange import LabelExchange
 from logging_layer.labels import LabelBook
@@ -55,18 +55,24 @@ def parser() -> argparse.ArgumentParser:
 
 def feeds_of(options: argparse.Namespace) -> list[Feed]:
     """Build a feed for SQL, which is the truth, and one for each view of it."""
-
-    def choose(record: Mapping[str, Any], backlog_bytes: int) -> float:
-        rate = lowered(options.sample, backlog_bytes=backlog_bytes, bearable_bytes=BEARABLE_BACKLOG_BYTES)
-        return weight_of(record, rate=rate)
-
     views: list[Sink] = [_collector(text) for text in options.otlp]
     if options.mlflow is not None:
         views.append(MlflowSink(options.mlflow, experiment=options.experiment))
     feeds = [Feed(options.spool, SqlSink(options.database))]
     if options.jsonl is not None:
         feeds.append(Feed(options.spool, _lines(options)))
+    choose = sampled(options.sample)
     return feeds + [Feed(options.spool, sink, choose=choose, linger_s=1.0, poll_s=0.25) for sink in views]
+
+
+def sampled(rate: float) -> Choice:
+    """Choose uneventful calls by a rate, and by a lower one where more waits than a view can bear."""
+
+    def choose(record: Mapping[str, Any], backlog_bytes: int) -> float:
+        now = lowered(rate, backlog_bytes=backlog_bytes, bearable_bytes=BEARABLE_BACKLOG_BYTES)
+        return weight_of(record, rate=now)
+
+    return choose
 
 
 def _collector(text: str) -> OtlpSink:
