@@ -24,7 +24,6 @@ class Builder:
     """
 
     def __init__(self, partitions: Partitions, *, interval_s: float = 1.0) -> None:
-        self.num_built = 0
         self._partitions = partitions
         self._interval_s = interval_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="index-build", initializer=_give_way)
@@ -46,7 +45,6 @@ class Builder:
             for index, build in self._partitions.plan_builds():
                 built = await asyncio.get_running_loop().run_in_executor(self._thread, _run, build)
                 index.install(build, built)
-                self.num_built += 1
                 logger.info(
                     "index.built rows=%d recall=%.3f probed=%d",
                     len(build.numbers),

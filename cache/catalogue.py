@@ -15,7 +15,7 @@ from cache.entry import Entry, UnreadableEntry, load
 from cache.link import SharedLink
 from cache.quarantine import semantic_key
 from cache.redis_store import CATALOGUE_PREFIX, VALUE_PREFIX
-from cache.script import run_script
+from cache.script import Row, rows_of, run_script
 from cache.store import StoreDown
 from cache.worth import HALF_LIFE_TURNS, PRICE_POWER
 
@@ -24,9 +24,6 @@ _MAX_CUTS = 10_000
 # A script that takes longer than a few milliseconds keeps look-ups waiting.
 _SLOTS_AT_ONCE = 20
 _CARDS_AT_ONCE = 200
-
-Row = tuple[str, str]
-"""A semantic entry's partition and id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +118,7 @@ class Catalogue:
         From the first of its steps on, no answer that was asked of a backend before can be kept where it is wanted,
         by any worker of any node; and what was kept is gone everywhere when this returns.
         """
-        _, *slots = await self._cut({**wanted.fields(), **note})
-        return await self._forget(slots)
+        return await self._forget(await self._cut({**wanted.fields(), **note}))
 
     async def remove(self, id: str, *, note: Mapping[str, Any]) -> Taken | None:
         """Take out one entry with what else keeps the same answer; None where there is none."""
@@ -190,7 +186,7 @@ class Catalogue:
 
     async def sweep(self) -> list[Row]:
         """Take out some of what is over or was dropped by the server; returns the rows of the latter."""
-        return _rows(await self._run(SWEEP))
+        return rows_of(await self._run(SWEEP))
 
     async def without_value(self, rows: Sequence[Row]) -> list[Row]:
         """Return those rows whose entries have no value any more."""
@@ -202,16 +198,17 @@ class Catalogue:
         self._link.close()
         await asyncio.sleep(0)  # the event loop lets go of it in its next turn
 
-    async def _cut(self, fields: Mapping[str, Any]) -> list[Any]:
-        number, *slots = await self._run(CUT, json.dumps(fields), _MAX_CUTS)
-        return [int(number), *(slot.decode() for slot in slots)]
+    async def _cut(self, fields: Mapping[str, Any]) -> list[str]:
+        """Let nothing be kept any more that these fields cover; returns the slots that are to be forgotten."""
+        _, *slots = await self._run(CUT, json.dumps(fields), _MAX_CUTS)
+        return [slot.decode() for slot in slots]
 
     async def _forget(self, slots: Sequence[str]) -> Taken:
         count, rows = 0, list[Row]()
         for some in _pieces(slots, _SLOTS_AT_ONCE):
             num_taken, *words = await self._run(FORGET, "invalidated", *some)
             count += num_taken
-            rows += _rows(words)
+            rows += rows_of(words)
         return Taken(count, tuple(rows))
 
     async def _card(self, slot: str) -> Listed | None:
@@ -261,11 +258,6 @@ def _listed(slot: str, card: Mapping[bytes, bytes]) -> Listed:
         partition=words["partition"] or None,
         twin=words["twin"] or None,
     )
-
-
-def _rows(words: Sequence[bytes]) -> list[Row]:
-    names = [word.decode() for word in words]
-    return list(zip(names[::2], names[1::2], strict=True))
 
 
 def _pieces(slots: Sequence[str], size: int) -> Iterator[Sequence[str]]:

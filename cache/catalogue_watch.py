@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from cache.catalogue import Catalogue, Row
+from cache.catalogue import Catalogue
+from cache.script import Row
 from cache.semantic import IndexFault
 from cache.store import StoreDown
 

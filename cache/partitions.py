@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.approximate import Measured
 from cache.index import Build, IndexLimits, PartitionIndex, Row
 from orchestration.core import Candidate
 
@@ -49,6 +48,11 @@ class Partitions:
     def num_rows(self) -> int:
         """Count the rows in memory, expired ones that were not swept yet included."""
         return self._num_rows
+
+    @property
+    def num_approximate(self) -> int:
+        """Count the partitions that are searched by an approximate index."""
+        return sum(index.approximate is not None for index in self._by_name.values())
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -134,10 +138,6 @@ class Partitions:
     def whole(self) -> Iterator[tuple[str, Iterator[Row]]]:
         """Give every partition with its living rows, the least used first."""
         return ((name, index.rows()) for name, index in self._by_name.items())
-
-    def approximate(self) -> list[Measured]:
-        """List how the indexes of large partitions were measured."""
-        return [index.approximate.measured for index in self._by_name.values() if index.approximate is not None]
 
     def clear(self) -> None:
         """Forget all partitions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ import hiredis
 from cache.card import Card, Invalidated
 from cache.catalogue_scripts import FORGET, KEEP, Script
 from cache.link import SharedLink
-from cache.script import run_script
+from cache.script import Row, rows_of, run_script
 from cache.store import StoreDown, StoreFull
 from cache.worth import HALF_LIFE_TURNS, PRICE_POWER, Bounds
 
@@ -48,7 +49,7 @@ class RedisStore:
         link: SharedLink | None = None,
         bounds: Bounds | None = None,
     ) -> None:
-        self.rows_out: deque[tuple[str, str]] = deque(maxlen=_MAX_ROWS_OUT)
+        self.rows_out: deque[Row] = deque(maxlen=_MAX_ROWS_OUT)
         self._place = _place_of(url)
         self._prefix = prefix
         self._link = link or SharedLink(url, timeout_s=timeout_s)
@@ -74,12 +75,12 @@ class RedisStore:
         is_kept, *rows = await self._run(KEEP, *words, *limits, repr(PRICE_POWER), repr(HALF_LIFE_TURNS), card.pack())
         if not is_kept:
             raise Invalidated("an invalidation came while the answer was on its way")
-        self._note_rows(rows)
+        self.rows_out.extend(rows_of(rows))
 
     async def delete(self, key: str) -> None:
         """Forget the value, if there is one, and its card."""
         _, *rows = await self._run(FORGET, "quarantined", key)
-        self._note_rows(rows)
+        self.rows_out.extend(rows_of(rows))
 
     async def acquire(self, key: str, *, ttl_s: float) -> str | None:
         """Take the lease for `ttl_s` seconds and return its token, or None while another holds it."""
@@ -107,31 +108,23 @@ class RedisStore:
         return f"{self._prefix}lease:{key}"
 
     async def _ask(self, *words: str | int | bytes) -> Any:
-        """Send a command; a fault and a refusal are `StoreDown`, whose words quote neither URL nor command."""
-        try:
-            answer = await self._link.ask(*words)
-        except StoreDown as exc:
-            raise StoreDown(f"the key-value store at {self._place} does not answer: {exc}") from exc
-        return self._checked(answer)
+        return await self._answer_of(self._link.ask(*words))
 
     async def _run(self, script: Script, *words: str | int | bytes) -> Any:
+        return await self._answer_of(run_script(self._link, script, CATALOGUE_PREFIX, self._prefix, *words))
+
+    async def _answer_of(self, asked: Awaitable[Any]) -> Any:
+        """Wait for it; a fault and a refusal are `StoreDown`, whose words quote neither URL nor command."""
         try:
-            answer = await run_script(self._link, script, CATALOGUE_PREFIX, self._prefix, *words)
+            answer = await asked
         except StoreDown as exc:
             raise StoreDown(f"the key-value store at {self._place} does not answer: {exc}") from exc
-        return self._checked(answer)
-
-    def _checked(self, answer: Any) -> Any:
         if not isinstance(answer, hiredis.ReplyError):
             return answer
         kind = str(answer).partition(" ")[0]
         if kind == "OOM":
             raise StoreFull(f"the key-value store at {self._place} is full") from answer
         raise StoreDown(f"the key-value store at {self._place} does not answer ({kind})") from answer
-
-    def _note_rows(self, rows: list[bytes]) -> None:
-        names = [name.decode() for name in rows]
-        self.rows_out.extend(zip(names[::2], names[1::2], strict=True))
 
 
 def _place_of(url: str) -> str:

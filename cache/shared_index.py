@@ -86,7 +86,7 @@ class SharedIndex:
         return {
             "rows": self.num_rows,
             "partitions": len(self._partitions),
-            "approximate": len(self._partitions.approximate()),
+            "approximate": self._partitions.num_approximate,
             "generation": self.generation,
             "unsaved": self.num_unsaved,
             "store_down": int(self.is_down),

@@ -29,11 +29,6 @@ class VectorTable:
     def __len__(self) -> int:
         return self._num_rows
 
-    @property
-    def size_bytes(self) -> int:
-        """Count the bytes that are held, room for rows to come included."""
-        return sum(block.nbytes for block in self._blocks)
-
     def reserve(self, num_rows: int) -> None:
         """Make room for `num_rows` rows in all, without more for those beyond."""
         self._grow_first(min(num_rows, self._block_rows))
@@ -71,14 +66,14 @@ class VectorTable:
         """Return every row's inner product with `vector`, (rows,)."""
         if self._num_rows <= self._block_rows:
             return self._blocks[0][: self._num_rows] @ vector
-        return np.concatenate([block @ vector for _, block in self.blocks()])
+        return np.concatenate([block @ vector for block in self.blocks()])
 
-    def blocks(self) -> Iterator[tuple[int, Vectors]]:
-        """Give the rows block by block, each with the number of its first row; the arrays are the table's own."""
+    def blocks(self) -> Iterator[Vectors]:
+        """Give the rows block by block; the arrays are the table's own."""
         for place, block in enumerate(self._blocks):
             begin = place * self._block_rows
             if begin < self._num_rows:
-                yield begin, block[: self._num_rows - begin]
+                yield block[: self._num_rows - begin]
 
     def _grow_first(self, num_rows: int) -> None:
         held = len(self._blocks[0])

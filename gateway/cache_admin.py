@@ -13,8 +13,9 @@ import orjson
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from cache.catalogue import Catalogue, Listed, Row, Sum, Wanted
+from cache.catalogue import Catalogue, Listed, Sum, Wanted
 from cache.entry import Entry
+from cache.script import Row
 from cache.semantic import IndexFault
 from cache.store import StoreDown
 from cache.worth import Bounds

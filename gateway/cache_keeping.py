@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cache.catalogue import Catalogue, Row
+from cache.catalogue import Catalogue
 from cache.catalogue_watch import CatalogueWatch, RowIndex
 from cache.redis_store import RedisStore
+from cache.script import Row
 from cache.store import Ledger
 from cache.worth import Bounds
 

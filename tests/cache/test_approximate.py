@@ -226,4 +226,4 @@ def test_a_table_keeps_what_was_written_last(writes: list[int]) -> None:
     numbers = np.arange(len(model))
     assert table.gather(numbers)[:, 0].tolist() == [model[number] for number in range(len(model))]
     assert table.scores(np.array([1.0, 0.0], np.float32)).tolist() == [model[n] for n in range(len(model))]
-    assert sum(len(block) for _, block in table.blocks()) == len(table) == len(model)
+    assert sum(len(block) for block in table.blocks()) == len(table) == len(model)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from cache.catalogue import Catalogue, Row, Wanted
+from cache.catalogue import Catalogue, Wanted
 from cache.catalogue_watch import CatalogueWatch
 from cache.exact import ExactCache
 from cache.redis_store import RedisStore
+from cache.script import Row
 from cache.semantic import SemanticCache
 from orchestration.core import CacheStatus, Call, Controls, Event, Handler, compose
 from tests.cache.scripted import PARIS, PATIENT, Scripted, text_of

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cache.catalogue import Catalogue, Row, Wanted
+from cache.catalogue import Catalogue, Wanted
 from cache.catalogue_watch import CatalogueWatch
 from cache.encoder import Encoder
 from cache.exact import ExactCache
 from cache.index import Row as IndexRow
 from cache.partitions import Partitions
 from cache.redis_store import RedisStore
+from cache.script import Row
 from cache.semantic import Found, SemanticCache
 from orchestration.core import CacheStatus, Call, Controls, Delta, Finish, Start, compose
 from tests.cache.scripted import FINISH, PATIENT, Clock, Scripted, text_of
