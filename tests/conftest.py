@@ -41,7 +41,7 @@ def valkey_socket(short_folder: Path) -> Iterator[Path]:
         yield path
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=30)
 
 
 @pytest.fixture

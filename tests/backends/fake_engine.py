@@ -74,7 +74,7 @@ class FakeEngine:
 
     async def next_message(self, op: str) -> Message:
         """Wait for the next message of a sort, skipping others."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 message = await self.received.get()
                 if message["op"] == op:

@@ -55,14 +55,14 @@ class OwnerProcess:
     def stop(self) -> int:
         """End it gracefully; returns its status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=30)
 
     def end(self) -> None:
         """Have it gone, whatever state it is in."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=30)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()

@@ -39,7 +39,7 @@ class OwnValkey:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=30)
             self._process = None
 
     def freeze(self) -> None:

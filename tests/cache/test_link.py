@@ -36,7 +36,7 @@ async def answering(path: Path, answer: bytes) -> AsyncIterator[str]:
 
 
 async def test_many_commands_share_one_connection_and_keep_their_order(valkey_url: str) -> None:
-    link = await open_link(valkey_url, timeout_s=5.0)
+    link = await open_link(valkey_url, timeout_s=30.0)
 
     answers = await asyncio.gather(*(link.send("ECHO", number) for number in range(500)))
 
@@ -45,7 +45,7 @@ async def test_many_commands_share_one_connection_and_keep_their_order(valkey_ur
 
 
 async def test_whoever_leaves_does_not_take_anothers_answer(valkey_url: str) -> None:
-    link = await open_link(valkey_url, timeout_s=5.0)
+    link = await open_link(valkey_url, timeout_s=30.0)
 
     first, second = link.send("ECHO", "a"), link.send("ECHO", "b")
     first.cancel()
@@ -67,7 +67,7 @@ async def test_a_server_that_is_silent_loses_the_connection(short_folder: Path) 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n", b"+OK\r\n+OK\r\n"])
 async def test_what_is_no_answer_closes_the_connection(short_folder: Path, answer: bytes) -> None:
     async with answering(short_folder / "odd.sock", answer) as url:
-        link = await open_link(url, timeout_s=5.0)
+        link = await open_link(url, timeout_s=30.0)
         waiting = link.send("PING")
         with contextlib.suppress(StoreDown):
             await waiting
@@ -75,21 +75,21 @@ async def test_what_is_no_answer_closes_the_connection(short_folder: Path, answe
 
 
 async def test_database_and_password_are_sent(valkey_url: str) -> None:
-    link = await open_link(f"{valkey_url}?db=3", timeout_s=5.0)
+    link = await open_link(f"{valkey_url}?db=3", timeout_s=30.0)
     await link.send("SET", "a", "1")
 
     assert b"db=3" in await link.send("CLIENT", "INFO")
     with pytest.raises(StoreDown, match="let us in") as caught:
-        await open_link(valkey_url.replace("unix://", "unix://:hunter2@"), timeout_s=5.0)
+        await open_link(valkey_url.replace("unix://", "unix://:hunter2@"), timeout_s=30.0)
     assert "hunter2" not in str(caught.value)
     await link.send("FLUSHALL")
     link.close()
 
 
 async def test_a_connection_that_was_lost_is_opened_again(valkey_url: str) -> None:
-    shared = SharedLink(valkey_url, timeout_s=5.0)
+    shared = SharedLink(valkey_url, timeout_s=30.0)
     own = await shared.ask("CLIENT", "ID")
-    killer = await open_link(valkey_url, timeout_s=5.0)
+    killer = await open_link(valkey_url, timeout_s=30.0)
     await killer.send("CLIENT", "KILL", "ID", own)
 
     assert await shared.ask("ECHO", "there") == b"there"

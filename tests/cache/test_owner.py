@@ -179,7 +179,7 @@ async def test_a_killed_owner_is_a_miss_until_another_is_there(start_owner: Star
     async with Tiers(owner, valkey_url) as tiers:
         await tiers.ask(FRANCE)
         owner.process.kill()
-        owner.process.wait(timeout=10)
+        owner.process.wait(timeout=30)
 
         missed, events = await tiers.ask(WHATS)
         start_owner()

@@ -270,7 +270,7 @@ class OwnValkey:
     def kill(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=30)
             self._process = None
 
 

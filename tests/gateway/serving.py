@@ -99,7 +99,7 @@ async def served(parts: AppParts) -> AsyncIterator[int]:
                 listener.close()
             for connection in list(server.server_state.connections):
                 connection.transport.abort()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
 
 

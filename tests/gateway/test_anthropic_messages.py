@@ -171,7 +171,7 @@ async def test_a_stream_that_has_nothing_to_show_yet_pings() -> None:
     script = Script((START, may_go_on.wait, Delta(text="x"), Finish()))
     async with served(parts_of(script, stream_commit_s=0.01)) as port:
         asking = asyncio.create_task(ask(port, MESSAGES, body(stream=True)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await script.begun.wait()
             await asyncio.sleep(0.15)  # the beat is what this is about
         may_go_on.set()
@@ -425,5 +425,5 @@ async def test_a_client_that_leaves_closes_the_call() -> None:
         stream = await client.messages.create(model="tiny", max_tokens=5, messages=HI, stream=True)
         await anext(stream.__aiter__())
         await stream.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await script.closed.wait()

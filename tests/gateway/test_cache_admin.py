@@ -54,7 +54,7 @@ async def cached(node: Whole, text: str, **options: Any) -> str:
 
 
 async def admin(node: Whole, method: str, path: str = "", **params: Any) -> httpx.Response:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=30) as client:
         return await client.request(method, f"{node.url}/admin/cache{path}", params=params)
 
 
@@ -147,7 +147,7 @@ async def test_what_is_wrong_is_named(nodes: tuple[Whole, Whole]) -> None:
 
 async def test_tags_beyond_their_bounds_are_refused_by_the_headers_name(nodes: tuple[Whole, Whole]) -> None:
     for tags in ("x" * 65, ",".join(f"t{number}" for number in range(17)), "a b", "ü"):
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=30) as client:
             headers = {b"x-lamina-cache-tags": tags.encode("latin-1")}
             reply = await client.post(f"{nodes[0].url}{CHAT}", json=chat(), headers=headers)
 
@@ -172,7 +172,7 @@ async def test_the_master_key_is_asked_for(tmp_path: Path, valkey_url: str) -> N
     settings = SETTINGS.format(redis=valkey_url, more="keys: {master: sk-master}")
     async with whole(tmp_path, settings) as node:
         assert (await admin(node, "GET")).status_code == 401
-        async with httpx.AsyncClient(headers={"authorization": "Bearer sk-master"}) as client:
+        async with httpx.AsyncClient(headers={"authorization": "Bearer sk-master"}, timeout=30) as client:
             assert (await client.get(f"{node.url}/admin/cache")).status_code == 200
 
 

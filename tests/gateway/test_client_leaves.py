@@ -182,7 +182,7 @@ async def test_fault_while_closing_after_the_client_left_is_logged(caplog: pytes
         await writer.drain()
         await asyncio.sleep(0.05)
         writer.close()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await closed.wait()
         await ask(port, "/health/live", method="GET")
 

@@ -26,7 +26,7 @@ async def process(url: str, *ids: str) -> AsyncIterator[Standings]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not is_so():  # noqa: ASYNC110  # what another process learns raises no event here
             await asyncio.sleep(0.01)
 

@@ -74,7 +74,7 @@ def test_the_program_and_what_it_started_end_when_stdin_closes(
     leash.stdin.close()
 
     assert all(ends(pid) for pid in pids)
-    assert leash.wait(timeout=10) == 128 + signal.SIGTERM
+    assert leash.wait(timeout=30) == 128 + signal.SIGTERM
 
 
 def test_the_program_ends_on_sigterm(leashes: list[subprocess.Popen[bytes]], fifo: Path) -> None:
@@ -100,11 +100,11 @@ def test_what_the_program_started_ends_with_it(leashes: list[subprocess.Popen[by
     os.kill(pids[0], signal.SIGKILL)
 
     assert ends(pids[1])
-    assert leash.wait(timeout=10) == 128 + signal.SIGKILL
+    assert leash.wait(timeout=30) == 128 + signal.SIGKILL
 
 
 def test_the_exit_status_is_the_programs(leashes: list[subprocess.Popen[bytes]]) -> None:
-    assert start(leashes, sys.executable, "-c", "raise SystemExit(7)").wait(timeout=10) == 7
+    assert start(leashes, sys.executable, "-c", "raise SystemExit(7)").wait(timeout=30) == 7
 
 
 def test_a_second_program_waits_for_the_lock_of_the_first(
@@ -123,5 +123,5 @@ def test_a_second_program_waits_for_the_lock_of_the_first(
     assert not mark.exists()
     first.terminate()
 
-    assert second.wait(timeout=10) == 0
+    assert second.wait(timeout=30) == 0
     assert mark.exists()

@@ -215,7 +215,7 @@ async def test_feed_has_everything_first_then_only_news_and_ends_with_the_pipeli
         writer.write(request_bytes("/admin/live", method="GET", headers={"accept": "text/event-stream"}))
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         chunks = chunks_of(reader)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             first = await anext(chunks)
             await run(live, answer, call_of(2))
             second = await anext(chunks)

@@ -60,7 +60,7 @@ async def tell(client: ClientConnection, **fields: Any) -> None:
 
 
 async def hear(client: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         message = orjson.loads(await client.recv())
     assert isinstance(message, dict)
     return message
@@ -203,7 +203,7 @@ async def test_a_client_that_vanishes_closes_the_answer_at_once() -> None:
         await tell(client, prompt="Hi")
         await hear(client)
         client.transport.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await script.closed.wait()
 
 
@@ -213,7 +213,7 @@ async def test_a_client_that_leaves_before_content_closes_the_call() -> None:
         await tell(client, prompt="Hi")
         await script.begun.wait()
         await client.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await script.closed.wait()
 
 
@@ -385,7 +385,7 @@ async def test_a_socket_that_never_shows_a_key_is_closed() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await endpoint({"type": "websocket", "headers": [(b"host", b"localhost")]}, receive, send)
 
     assert [message["type"] for message in sent] == ["websocket.accept", "websocket.close"]

@@ -76,7 +76,7 @@ class Served:
     def is_ready(self) -> bool:
         """Tell whether every part answers."""
         try:
-            return httpx.get(f"{self.url}/health/ready", timeout=10).status_code == 200
+            return httpx.get(f"{self.url}/health/ready", timeout=30).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -118,7 +118,7 @@ class Served:
     def wait(self) -> int:
         """Wait for its end."""
         status = self.process.wait(timeout=90)
-        self._reader.join(timeout=10)
+        self._reader.join(timeout=30)
         assert self.process.stderr is not None
         self.process.stderr.close()
         return status

@@ -72,7 +72,7 @@ def upstream() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}/v1"
     server.shutdown()
     server.server_close()
-    thread.join(timeout=10)
+    thread.join(timeout=30)
 
 
 def test_an_alias_of_a_checked_judge_is_served_counted_quarantined_and_replayed(

@@ -67,8 +67,8 @@ def test_the_engine_answers_responses(whole: Served) -> None:
 
 
 def test_the_engines_tokens_are_shown(whole: Served) -> None:
-    there = httpx.post(f"{whole.url}/tokenize", json={"model": MODEL, "prompt": QUESTION}).json()
-    back = httpx.post(f"{whole.url}/detokenize", json={"model": MODEL, "tokens": there["tokens"]}).json()
+    there = httpx.post(f"{whole.url}/tokenize", json={"model": MODEL, "prompt": QUESTION}, timeout=30).json()
+    back = httpx.post(f"{whole.url}/detokenize", json={"model": MODEL, "tokens": there["tokens"]}, timeout=30).json()
 
     assert there["max_model_len"] >= 2048
     assert back == {"prompt": QUESTION}

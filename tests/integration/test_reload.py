@@ -55,7 +55,7 @@ def num_reloads(served: Served) -> int:
 
 def models(served: Served) -> set[str]:
     """List the models that workers answer with, over a few connections."""
-    lists = [httpx.get(f"{served.url}/v1/models", timeout=10).json()["data"] for _ in range(8)]
+    lists = [httpx.get(f"{served.url}/v1/models", timeout=30).json()["data"] for _ in range(8)]
     counts = {tuple(item["id"] for item in found) for found in lists}
     assert len(counts) <= 2
     return set.intersection(*(set(found) for found in counts))

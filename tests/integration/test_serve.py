@@ -116,8 +116,8 @@ def test_both_models_are_listed_and_embeddings_answered(client: OpenAI) -> None:
 
 
 def test_every_part_is_ready_and_gives_its_numbers(whole: Served) -> None:
-    ready = httpx.get(f"{whole.url}/health/ready", timeout=10)
-    page = httpx.get(f"{whole.url}/metrics", timeout=10).text
+    ready = httpx.get(f"{whole.url}/health/ready", timeout=30)
+    page = httpx.get(f"{whole.url}/metrics", timeout=30).text
 
     assert ready.json()["parts"] == dict.fromkeys(
         ["store", "log", "log_shipper", "engine", "cache_owner", "keys"], "ok"
@@ -129,7 +129,7 @@ def test_every_part_is_ready_and_gives_its_numbers(whole: Served) -> None:
 def test_the_record_of_a_call_names_every_layer(client: OpenAI, whole: Served) -> None:
     _, headers = ask(client, unheard())
 
-    record = httpx.get(f"{whole.url}/admin/calls/{headers['x-lamina-call']}", timeout=10).json()
+    record = httpx.get(f"{whole.url}/admin/calls/{headers['x-lamina-call']}", timeout=30).json()
 
     assert record["backend"] == "engine"
     layers = ["call_log", "limits", "input_checks", "exact_cache", "semantic_cache", "output_checks", "router"]
@@ -138,7 +138,7 @@ def test_the_record_of_a_call_names_every_layer(client: OpenAI, whole: Served) -
 
 def test_a_client_that_leaves_frees_its_pages(client: OpenAI, whole: Served) -> None:
     def pages_used() -> float:
-        page = httpx.get(f"{whole.url}/metrics", timeout=10).text
+        page = httpx.get(f"{whole.url}/metrics", timeout=30).text
         line = next(line for line in page.splitlines() if line.startswith("lamina_engine_pages_used "))
         return float(line.split()[1])
 

@@ -43,7 +43,7 @@ def code_of(client: ClientConnection) -> int | None:
 
 
 def live(served: Served) -> dict[str, Any]:
-    found = httpx.get(f"{served.url}/admin/live", timeout=10).json()
+    found = httpx.get(f"{served.url}/admin/live", timeout=30).json()
     assert isinstance(found, dict)
     return found
 
@@ -61,14 +61,14 @@ def test_sockets_and_live_calls_of_two_workers(serve: Serve) -> None:
     views = [[call["id"] for call in live(served)["ended"]] for _ in range(8)]
     assert all(view == views[0] for view in views)
     assert live(served)["workers"] == {"worker-0": True, "worker-1": True}
-    pages = [httpx.get(f"{served.url}/admin/backends", timeout=10).json() for _ in range(8)]
+    pages = [httpx.get(f"{served.url}/admin/backends", timeout=30).json() for _ in range(8)]
     assert len({page["worker_pid"] for page in pages}) <= 2
     assert len({page["models"][0]["backends"][0]["attempts"] for page in pages}) == 1
     assert {page["num_workers"] for page in pages} == {2}
 
     # 2) the lists know them a moment later, and the page is there
-    until(lambda: len(httpx.get(f"{served.url}/admin/calls", timeout=10).json()["calls"]) == len(views[0]))
-    assert httpx.get(served.url, timeout=10).text.startswith("<!doctype html>")
+    until(lambda: len(httpx.get(f"{served.url}/admin/calls", timeout=30).json()["calls"]) == len(views[0]))
+    assert httpx.get(served.url, timeout=30).text.startswith("<!doctype html>")
 
     # 3) new settings close an idle socket, and the next one is answered by them
     idle = open_socket(served)
@@ -101,5 +101,5 @@ def test_a_socket_that_vanishes_frees_its_pages(whole: Served) -> None:
 
 
 def numbers(served: Served) -> dict[str, float]:
-    page = httpx.get(f"{served.url}/metrics", timeout=10).text
+    page = httpx.get(f"{served.url}/metrics", timeout=30).text
     return {sample.name: sample.value for family in text_string_to_metric_families(page) for sample in family.samples}

@@ -85,7 +85,7 @@ def mlflow(mlflow_starting: Mlflow | None) -> Mlflow:
     deadline = time.monotonic() + 120.0
     while time.monotonic() < deadline:
         try:
-            if httpx.get(f"{mlflow_starting.uri}/health", timeout=5.0).status_code == 200:
+            if httpx.get(f"{mlflow_starting.uri}/health", timeout=30).status_code == 200:
                 return mlflow_starting
         except httpx.TransportError:
             time.sleep(0.1)

@@ -347,7 +347,7 @@ async def test_closing_the_generator_closes_the_upstream(upstream: FakeUpstream,
 
     await events.aclose()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await upstream.was_left.wait()
 
 

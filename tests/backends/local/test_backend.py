@@ -377,7 +377,7 @@ async def test_the_engines_death_ends_calls_and_its_return_serves_again(
 
     engine.on_submit = saying(text, "back")
     await engine.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await backend.check_health() is not None:  # noqa: ASYNC110 - the back-off passes by the clock alone
             await asyncio.sleep(0.01)
     assert (await ask(backend, chat_call())).text() == "back"

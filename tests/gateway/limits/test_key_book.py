@@ -89,7 +89,7 @@ async def test_a_running_worker_sees_a_revocation(book: KeyBook, table: KeyTable
 
     await asyncio.to_thread(table.revoke, "a", now=NOW)
 
-    async with asyncio.timeout(2.0):
+    async with asyncio.timeout(30):
         while True:
             try:
                 tenant(book, secret)

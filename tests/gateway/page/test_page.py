@@ -100,7 +100,7 @@ async def test_stop_closes_the_answer(visit: Visit, script: Script, transport: s
     await expect(page.locator(".turn.assistant")).to_have_text("In ")
     await page.keyboard.press("Escape")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await script.closed.wait()
     await expect(page.locator("#talk")).to_contain_text("Stopped.")
     await expect(page.locator("#ask-send")).to_be_enabled()
