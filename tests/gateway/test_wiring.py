@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,15 @@ def test_only_the_engine_gets_more_than_one_thread(place: Place) -> None:
     assert (engine["OMP_NUM_THREADS"], owner["OMP_NUM_THREADS"]) == ("7", "1")
     assert engine["OMP_WAIT_POLICY"] == owner["OMP_WAIT_POLICY"] == "PASSIVE"
     assert engine["HF_HUB_OFFLINE"] == "1"
+
+
+def test_the_owner_has_huge_pages_unless_whoever_started_us_said_otherwise(place: Place) -> None:
+    settings = parse_settings("", environment={})
+    told = replace(place, environment={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"})
+
+    specs = [owner_spec(settings, where, model=Path("m")) for where in (place, told)]
+
+    assert [spec.environment["GLIBC_TUNABLES"] for spec in specs] == [
+        "glibc.malloc.hugetlb=1",
+        "glibc.malloc.hugetlb=1:glibc.malloc.hugetlb=0",
+    ]

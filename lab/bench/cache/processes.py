@@ -77,7 +77,8 @@ def valkey(folder: Path) -> Iterator[tuple[str, int]]:
 def owner(folder: Path, model: Model, redis: str, *flags: str) -> Iterator[Owner]:
     """Run an owner until the end of the block, however that is left."""
     path = folder / "owner.sock"
-    command = [sys.executable, "-m", "cache.owner", "--socket", str(path), "--model", str(model.folder)]
+    command = ["env", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"]  # as the supervisor starts it
+    command += [sys.executable, "-m", "cache.owner", "--socket", str(path), "--model", str(model.folder)]
     command += ["--redis", redis, "--compiled", str(model.exported.parent), *flags]
     begun = time.monotonic()
     with (folder / "owner.log").open("ab") as log:
