@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import logging
 import resource
 import signal
@@ -38,6 +37,7 @@ from gateway.wired import Surroundings
 from gateway.wiring import wire
 from logging_layer.spool import Spool
 from orchestration.core.lifeline import follow_supervisor, report
+from orchestration.core.memory import settle_memory
 from orchestration.core.process_log import start_log
 
 ORPHAN_GRACE_S = 5.0
@@ -146,17 +146,6 @@ def allow_many_files() -> None:
     """Raise this process's bound on open files as far as it may: a stream takes two, its client's and its backend's."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def settle_memory() -> None:
-    """Tell the garbage collector that what is here stays: it need not be looked through again.
-
-    A request makes some hundred objects, nearly all of which go by their counts: looking for cycles every 700 of them
-    took a tenth of the CPU.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 10, 50)
 
 
 def forget_generators() -> None:

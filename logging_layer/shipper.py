@@ -23,6 +23,7 @@ from logging_layer.chore import Chore
 from logging_layer.feed import Feed
 from logging_layer.shipper_parts import chores_of, feeds_of, parser
 from orchestration.core.lifeline import follow_supervisor, report
+from orchestration.core.memory import settle_memory
 from orchestration.core.process_log import start_log
 from orchestration.core.rpc import RpcServer
 
@@ -152,6 +153,7 @@ async def _serve(options: argparse.Namespace) -> None:
         shipper.start()
         if options.socket is not None:
             await server.start(options.socket)
+        settle_memory()
         report("ready", spool=str(options.spool), sinks=[feed.name for feed in feeds])
         await shipper.run(stopping)
     finally:
