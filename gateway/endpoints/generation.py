@@ -197,17 +197,19 @@ class _Attendance:
     async def aclose(self) -> None:
         """Watch no longer; raises what went wrong with the watching itself."""
         self._alarm.cancel()
-        if self._task is None:
+        # A cancelled task's trace leads back here: kept, it is a cycle with all that the call holds.
+        task, self._task = self._task, None
+        if task is None:
             return
-        self._task.cancel()
+        task.cancel()
         try:
-            await asyncio.wait([self._task])
+            await asyncio.wait([task])
         except asyncio.CancelledError:
             if not self._has_left:
                 raise
             self._worker.uncancel()  # the client left just when everything was done
-        if not self._task.cancelled():
-            self._task.result()
+        if not task.cancelled():
+            task.result()
 
     def _begin(self) -> None:
         self._task = asyncio.create_task(self._attend(), name="attendant")

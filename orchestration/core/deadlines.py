@@ -11,19 +11,31 @@ from types import TracebackType
 
 
 class Alarm:
-    """Something to be done at a time, unless it is cancelled before."""
+    """Something to be done at a time, unless it is cancelled before.
 
-    __slots__ = ("_alarms", "act", "at_s")
+    Once it rang or is cancelled it lets go of what it would do: that is a method of its keeper as a rule, and the cycle
+    would keep all that a call holds until the garbage collector comes by.
+    """
+
+    __slots__ = ("_act", "_alarms", "at_s")
 
     def __init__(self, alarms: set[Alarm], at_s: float, act: Callable[[], None]) -> None:
         self._alarms = alarms
         self.at_s = at_s
-        self.act = act
+        self._act: Callable[[], None] | None = act
         alarms.add(self)
+
+    def ring(self) -> None:
+        """Do it now, unless it is done or cancelled."""
+        act = self._act
+        self.cancel()
+        if act is not None:
+            act()
 
     def cancel(self) -> None:
         """Do nothing at that time; may be said again, and too late."""
         self._alarms.discard(self)
+        self._act = None
 
 
 class Deadlines:
@@ -62,8 +74,7 @@ class Deadlines:
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._grain_s / 2
         for alarm in [alarm for alarm in self._alarms if alarm.at_s <= due_s]:
-            self._alarms.discard(alarm)
-            alarm.act()
+            alarm.ring()
         if self._alarms and self._timer is None:
             next_s = min(alarm.at_s for alarm in self._alarms)
             self._set_timer(loop, max(next_s, loop.time() + self._grain_s))

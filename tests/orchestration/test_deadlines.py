@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -84,3 +86,29 @@ async def test_many_at_once_each_end_at_their_own_time() -> None:
     taken = await asyncio.gather(*(wait(number) for number in range(1, 100)))
 
     assert all(taken_s >= 0.001 * number - 0.0015 for number, taken_s in enumerate(taken, 1))
+
+
+class _Keeper:
+    """Keeps an alarm whose work is a method of its own, as all do."""
+
+    def __init__(self, deadlines: Deadlines, delay_s: float) -> None:
+        self.rang = asyncio.Event()
+        self.alarm = deadlines.ring(delay_s, self._act)
+
+    def _act(self) -> None:
+        self.rang.set()
+
+
+async def test_an_alarm_that_rang_or_was_cancelled_makes_no_cycle_with_its_keeper() -> None:
+    deadlines = Deadlines()
+    rung, cancelled = _Keeper(deadlines, 0.0), _Keeper(deadlines, 20.0)
+    async with asyncio.timeout(20):
+        await rung.rang.wait()
+    cancelled.alarm.cancel()
+    kept = [weakref.ref(rung), weakref.ref(cancelled)]
+    gc.disable()
+    try:
+        del rung, cancelled
+        assert [each() for each in kept] == [None, None]
+    finally:
+        gc.enable()
