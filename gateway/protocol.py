@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -11,6 +12,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 BODY_FOLLOWS = "lamina.body_follows"
 """The key of `http.response.start` that says: the body's first message comes at once, so both are one write."""
+MAX_HEAD_BYTES = 512 * 1024
+"""How much of a request's head is read, give or take what comes in one piece."""
+_OFFERS = frozenset({b"upgrade", b"http2-settings"})
 
 
 class LeanCycle(RequestResponseCycle):
@@ -22,6 +26,7 @@ class LeanCycle(RequestResponseCycle):
     """
 
     _held = b""
+    _ends_with_connection = False
     _gathered: list[bytes] | None = None
     _num_gathered = 0
 
@@ -63,17 +68,24 @@ class LeanCycle(RequestResponseCycle):
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):
-            self.chunked_encoding = True
-            lines.append(b"transfer-encoding: chunked\r\n")
+            self._frame_body(lines)
         head = b"".join(lines)
         if head.count(b"\r") != len(lines) or head.count(b"\n") != len(lines):
             raise RuntimeError("a header holds a line's end")
         return head + b"\r\n"
 
+    def _frame_body(self, lines: list[bytes]) -> None:
+        """Say where a body of unknown length ends: HTTP/1.0 knows no chunks, there it ends with the connection."""
+        if self.scope["http_version"] == "1.0":
+            self._ends_with_connection = True
+        else:
+            self.chunked_encoding = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+
     def _go_on(self, body: bytes, *, is_last: bool) -> None:
         if self.scope["method"] == "HEAD":
             self.expected_content_length, body = 0, b""
-        elif not self.chunked_encoding:
+        elif not self.chunked_encoding and not self._ends_with_connection:
             self.expected_content_length -= len(body)
             if self.expected_content_length < 0 or (is_last and self.expected_content_length):
                 raise RuntimeError("the body is not as long as content-length says")
@@ -119,17 +131,52 @@ class LeanCycle(RequestResponseCycle):
 class LeanProtocol(HttpToolsProtocol):
     """Uvicorn's protocol (parsing, pipelining, draining, WebSockets) around a `LeanCycle`.
 
-    A kept connection has one timer, which looks anew where the connection was used meanwhile.
+    A connection has one timer, which looks anew where the connection was used meanwhile. A client that sends
+    nothing is given the time of one that keeps its connection, one that never ends a request's head twice that; a head
+    of more than `MAX_HEAD_BYTES` is refused. An offer to go on in another protocol than WebSocket's is not taken up,
+    as RFC 9110 (7.8) allows: the request is answered as it stands, body included.
     """
 
     _idle_since_s: float | None = None
+    _is_in_head = True
+    _head_room = MAX_HEAD_BYTES
+    _late_scope: object = ()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, and wait for the first request no longer than for another one."""
+        super().connection_made(cast("asyncio.Transport", transport))
+        self._idle_since_s = self.loop.time()
+        self._look_in(self.timeout_keep_alive)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         super().connection_lost(exc)
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
+        self._look_no_more()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over: how long it may lie idle is the socket's protocol's business from here on."""
+        self._look_no_more()
+        super().handle_websocket_upgrade()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; what is no HTTP, or a head without an end, is refused and the connection closed."""
+        self._idle_since_s = None
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._refuse(400, b"Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade as exc:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            elif self.scope["method"] == "CONNECT":
+                self._refuse(400, b"This is no proxy.")
+            else:
+                self._start_over(data[exc.args[0] :])
+        else:
+            if self._is_in_head:
+                self._head_room -= len(data)
+                if self._head_room < 0:
+                    self._refuse(431, b"The request's headers are too large.")
 
     def on_response_complete(self) -> None:
         """Go on with the next request, or wait for one."""
@@ -149,12 +196,28 @@ class LeanProtocol(HttpToolsProtocol):
         """Close a connection that lies idle for too long."""
         self.timeout_keep_alive_task = None
         if self._idle_since_s is None:
+            self._look_at_head()
             return
         left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
         if left_s > 0.01:
             self._look_in(left_s)
         else:
             super().timeout_keep_alive_handler()
+
+    def _look_at_head(self) -> None:
+        """Close a connection whose head is still the one that was looked at the time before."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return  # a request is being answered; its end looks in again
+        if self._late_scope is self.scope:
+            self.transport.close()
+            return
+        self._late_scope = self.scope
+        self._look_in(self.timeout_keep_alive)
+
+    def _look_no_more(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
 
     def _look_in(self, delay_s: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(delay_s, self.timeout_keep_alive_handler)
@@ -165,16 +228,16 @@ class LeanProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin to answer, or queue the request behind the one that is being answered."""
         http_version = self.parser.get_http_version()
+        self._is_in_head = False
         self.scope["method"] = self.parser.get_method().decode("ascii")
         if http_version != "1.1":
             self.scope["http_version"] = http_version
-        if self.parser.should_upgrade() and self._should_upgrade():
-            return
+        if self.parser.should_upgrade():
+            return  # `data_received` hears of it next
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         if "%" in path:
-            super().on_headers_complete()  # rare, and it knows how to unquote
-            return
+            path = unquote(path)
         scope = self.scope
         scope["path"], scope["raw_path"], scope["query_string"] = path, url.path, url.query or b""
         before = self.cycle
@@ -196,3 +259,29 @@ class LeanProtocol(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_message_complete(self) -> None:
+        """Tell the reply that its request has come whole; a head may follow."""
+        self._is_in_head, self._head_room = True, MAX_HEAD_BYTES
+        if self.parser.should_upgrade() or self.cycle.response_complete:
+            return
+        self.cycle.more_body = False
+        self.cycle.message_event.set()
+
+    def _start_over(self, rest: bytes) -> None:
+        """Read the request again without its offer of another protocol: the parser stops where one is made."""
+        lines = [b"%b %b HTTP/%b\r\n" % (self.scope["method"].encode(), self.url, self.scope["http_version"].encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b",".join(word for word in value.split(b",") if word.strip().lower() not in _OFFERS)
+            if name not in _OFFERS and (value or name != b"connection"):
+                lines.append(b"%b: %b\r\n" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"".join([*lines, b"\r\n", rest]))
+
+    def _refuse(self, status: int, message: bytes) -> None:
+        """Close the connection, with a reply where none is being written."""
+        if self.cycle is None or self.cycle.response_complete:
+            head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[status] + head % len(message) + message)
+        self.transport.close()

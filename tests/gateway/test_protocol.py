@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from gateway.protocol import BODY_FOLLOWS, LeanProtocol
+from gateway.protocol import BODY_FOLLOWS, MAX_HEAD_BYTES, LeanProtocol
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -128,3 +128,84 @@ async def test_the_last_answer_says_that_the_connection_closes() -> None:
         writer.write(request(more=b"connection: close\r\n"))
         answer = await reader.read()
     assert answer.count(b"connection: close\r\n") == 1
+
+
+async def test_an_offer_of_http_2_is_passed_over_and_the_body_is_read() -> None:
+    # Java's client offers it with every first request.
+    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n"
+    async with serving(answering(b"<BODY>")) as (reader, writer):
+        writer.write(request(b"whole", more=offer))
+        assert b"<whole>" in await reader.readuntil(b"0\r\n\r\n")
+        head, body = request(b"in two", more=offer).split(b"\r\n\r\n")
+        writer.write(head[:40])
+        await writer.drain()
+        writer.write(head[40:] + b"\r\n\r\n")
+        await writer.drain()
+        writer.write(body + request(b"and on"))
+        assert b"<in two>" in await reader.readuntil(b"0\r\n\r\n")
+        assert b"<and on>" in await reader.readuntil(b"0\r\n\r\n")
+
+
+async def test_an_offer_of_another_protocol_does_not_keep_a_connection_that_is_to_close() -> None:
+    async with serving(answering(b"<BODY>")) as (reader, writer):
+        writer.write(request(b"last", more=b"connection: close, upgrade\r\nupgrade: h2c\r\n"))
+        assert b"<last>" in await reader.read()
+
+
+async def test_a_tunnel_is_refused() -> None:
+    async with serving(answering(b"x")) as (reader, writer):
+        writer.write(b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org:443\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_http_1_0_gets_no_chunks() -> None:
+    async with serving(answering(b"one ", b"two", waits=True)) as (reader, writer):
+        writer.write(request().replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert body == b"one two"
+
+
+async def test_a_path_with_percent_signs_is_unquoted() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await answering(str(scope["path"]).encode())(scope, receive, send)
+
+    async with serving(app) as (reader, writer):
+        writer.write(request().replace(b"POST / ", b"POST /a%2fb%20c "))
+        assert b"/a/b c" in await reader.readuntil(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST / HTTP/1.1\r\nhost: x\r\n"], ids=["nothing", "half a head"])
+async def test_a_client_that_does_not_end_its_head_is_left(begun: bytes) -> None:
+    async with serving(answering(b"x"), timeout_keep_alive=1) as (reader, writer):
+        writer.write(begun)
+        assert await reader.read() == b""
+
+
+async def test_a_body_may_take_longer_than_a_head() -> None:
+    async with serving(answering(b"<BODY>"), timeout_keep_alive=0.1) as (reader, writer):
+        head, body = request(b"late").split(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n")
+        await asyncio.sleep(0.5)
+        writer.write(body)
+        assert b"<late>" in await reader.readuntil(b"0\r\n\r\n")
+
+
+async def test_a_head_without_an_end_is_refused() -> None:
+    async with serving(answering(b"x")) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\nx-long: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(64):
+                writer.write(b"a" * 65536)
+                await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+        assert reader.at_eof() or reader.exception() is not None
+
+
+async def test_a_large_body_is_no_large_head() -> None:
+    body = b"b" * (MAX_HEAD_BYTES + 1)
+    async with serving(answering(b"read")) as (reader, writer):
+        for _ in range(2):
+            writer.write(request(body))
+            assert b"read" in await reader.readuntil(b"0\r\n\r\n")
