@@ -42,7 +42,8 @@ class BackendOptions:
 
     `base_url` and `api_key` are for remote types, `provider` and `drops` (leave out what the provider does not take)
     for `openai_compatible`; `engine_address` (`unix:///path`, `tcp://host:port`) and
-    `model_path` (for the tokenizer and the chat template) for the type `engine`.
+    `model_path` (for the tokenizer and the chat template) for the type `engine`. Without `first_token_s` a remote
+    server has 60 s to its first content, and the engine as long as it moves.
     """
 
     type: str
@@ -53,7 +54,7 @@ class BackendOptions:
     provider: str | None = None
     drops: bool = False
     connect_s: float = 5.0
-    first_token_s: float = 60.0
+    first_token_s: float | None = None
     total_s: float = 600.0
     engine_address: str | None = None
     model_path: Path | None = None
@@ -138,8 +139,14 @@ def _build_anthropic(options: BackendOptions) -> Backend:
         base_url=options.base_url,
         upstream_model=options.upstream_model,
         api_key=options.api_key,
-        timeouts=Timeouts(options.connect_s, options.first_token_s, options.total_s),
+        timeouts=_timeouts(options),
     )
+
+
+def _timeouts(options: BackendOptions) -> Timeouts:
+    if options.first_token_s is None:
+        return Timeouts(connect_s=options.connect_s, total_s=options.total_s)
+    return Timeouts(options.connect_s, options.first_token_s, options.total_s)
 
 
 def _build_openai_compatible(options: BackendOptions) -> Backend:
@@ -151,5 +158,5 @@ def _build_openai_compatible(options: BackendOptions) -> Backend:
         drops=options.drops,
         upstream_model=options.upstream_model,
         api_key=options.api_key,
-        timeouts=Timeouts(options.connect_s, options.first_token_s, options.total_s),
+        timeouts=_timeouts(options),
     )

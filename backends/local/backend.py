@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 
+from backends.local.capacity import Capacity
 from backends.local.choice import Choice
 from backends.local.generation import EngineRefused, Generation, Step, Submission
 from backends.local.model import LocalModel
@@ -25,21 +26,34 @@ from orchestration.core.events import Event, Finish, Start, Usage
 from orchestration.core.notes import ENGINE
 from orchestration.core.request import Kind
 
+_STATS_TIMEOUT_S = 10.0
+"""An engine on a busy machine answers between two steps."""
+
 
 class LocalBackend:
     """Answer chats and completions from the engine.
 
     Every sequence of a call is aborted as soon as its stop string is complete or the generator is closed. The
     prefix cache is kept apart by tenant. The link is the model's: `aclose` leaves it to its other users.
+
+    Without `first_token_s` a call waits for its turn as long as the engine moves: it is looked at every `look_s`, and a
+    call ends with `BackendTimeout` where two looks find no step between them, or after `total_s`.
     """
 
     def __init__(
-        self, model: LocalModel, *, name: str = "engine", first_token_s: float = 60.0, total_s: float = 600.0
+        self,
+        model: LocalModel,
+        *,
+        name: str = "engine",
+        first_token_s: float | None = None,
+        total_s: float = 600.0,
+        look_s: float = 60.0,
     ) -> None:
         self._model = model
         self._name = name
         self._first_token_s = first_token_s
         self._total_s = total_s
+        self._look_s = look_s
 
     @property
     def name(self) -> str:
@@ -59,7 +73,7 @@ class LocalBackend:
         generation = await self._model.link.submit(submissions)
         submitted_ms = (time.monotonic() - call.started) * 1e3
         try:
-            steps = await self._take(generation, begun_s + min(self._first_token_s, self._total_s), kind=request.kind)
+            steps = await self._take_first(generation, begun_s, kind=request.kind)
             yield Start(model=info.name, backend=self._name, usage=_prompt_usage(prompts, steps))
             while True:
                 for step in steps:
@@ -89,6 +103,27 @@ class LocalBackend:
     async def aclose(self) -> None:
         """Do nothing: the link is shared, and its owner closes it."""
 
+    async def _take_first(self, generation: Generation, begun_s: float, *, kind: Kind) -> list[Step]:
+        end_s = begun_s + self._total_s
+        if self._first_token_s is not None:
+            return await self._take(generation, min(begun_s + self._first_token_s, end_s), kind=kind)
+        look_s, num_steps = begun_s + self._look_s, -1.0
+        while True:
+            try:
+                return await self._take(generation, min(look_s, end_s), kind=kind)
+            except BackendTimeout:
+                now = await self._num_steps()
+                if look_s >= end_s or now == num_steps:
+                    raise
+                look_s, num_steps = look_s + self._look_s, now
+
+    async def _num_steps(self) -> float:
+        """Count the steps that the engine has made; -1 where it does not tell."""
+        try:
+            return (await self._model.link.stats(timeout_s=_STATS_TIMEOUT_S)).get("steps", -1.0)
+        except BackendTimeout:
+            return -1.0
+
     async def _take(self, generation: Generation, deadline_s: float, *, kind: Kind) -> list[Step]:
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -100,7 +135,7 @@ class LocalBackend:
 
 
 def _plan(
-    prompts: Sequence[Sequence[int]], sampling: Sampling, *, capacity: int, kind: Kind, salt: str
+    prompts: Sequence[Sequence[int]], sampling: Sampling, *, capacity: Capacity, kind: Kind, salt: str
 ) -> list[Submission]:
     """Make one sequence per prompt and choice, in the order of OpenAI's choice indices."""
     return [
@@ -122,14 +157,14 @@ def _plan(
     ]
 
 
-def _max_tokens(prompt_tokens: int, sampling: Sampling, *, capacity: int, kind: Kind) -> int:
+def _max_tokens(prompt_tokens: int, sampling: Sampling, *, capacity: Capacity, kind: Kind) -> int:
     if sampling.max_tokens is None:
-        return capacity - prompt_tokens
+        return capacity.tokens - prompt_tokens
     wanted = prompt_tokens + sampling.max_tokens
-    if wanted > capacity:
+    if wanted > capacity.tokens:
         field = field_of(kind)
         raise ContextTooLong(
-            f"This model's maximum context length is {capacity} tokens. However, you requested {wanted} tokens "
+            f"{capacity.words}. However, you requested {wanted} tokens "
             f"({prompt_tokens} in the {field}, {sampling.max_tokens} in the answer). Please reduce either.",
             param=field,
         )

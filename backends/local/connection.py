@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from backends.local.capacity import Capacity
 from backends.local.frames import FrameError, FrameReader, encode_frame
 from backends.local.generation import EngineRefused, Generation, Submission
 from orchestration.core.errors import BackendUnavailable
@@ -28,9 +29,9 @@ class EngineInfo:
     num_pages: int
 
     @property
-    def capacity(self) -> int:
-        """Count the tokens that one call may have, prompt and answer: the context, or the memory if that is less."""
-        return min(self.max_len, self.page_size * self.num_pages)
+    def capacity(self) -> Capacity:
+        """Return what one call may have: the context, or the memory if that is less."""
+        return Capacity(min(self.max_len, self.page_size * self.num_pages), self.max_len)
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> EngineInfo:

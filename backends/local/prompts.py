@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from backends.local.capacity import Capacity
 from backends.local.messages import read_messages
 from backends.local.text import LocalText
 from backends.rest import without_rest
@@ -13,10 +14,10 @@ from orchestration.core.request import Kind, Request
 _MAX_PROMPTS = 128
 
 
-async def read_prompts(request: Request, *, text: LocalText, capacity: int) -> list[list[int]]:
+async def read_prompts(request: Request, *, text: LocalText, capacity: Capacity) -> list[list[int]]:
     """Return each prompt's token ids: a chat has one prompt, a completion one or a list.
 
-    Each is at least one token long and leaves room for one more in the `capacity` tokens of the context. Raises
+    Each is at least one token long and leaves room for one more in the `capacity`. Raises
     `InvalidRequest` naming the field, and `ContextTooLong` with the counts.
     """
     if request.kind is Kind.CHAT:
@@ -30,7 +31,7 @@ def field_of(kind: Kind) -> str:
     return "messages" if kind is Kind.CHAT else "prompt"
 
 
-async def _read_chat(request: Request, *, text: LocalText, capacity: int) -> list[int]:
+async def _read_chat(request: Request, *, text: LocalText, capacity: Capacity) -> list[int]:
     fields = without_rest(request)
     messages = read_messages(fields.get("messages"))
     rendered = text.render_chat(messages, tools=_read_tools(fields), options=_read_template_options(fields))
@@ -65,7 +66,7 @@ def _split(prompt: Any) -> list[Any]:
     return prompts
 
 
-async def _read_prompt(prompt: Any, *, text: LocalText, capacity: int) -> list[int]:
+async def _read_prompt(prompt: Any, *, text: LocalText, capacity: Capacity) -> list[int]:
     if isinstance(prompt, str):
         return await _encode(prompt, text=text, capacity=capacity, adds_special=True, param="prompt")
     if not isinstance(prompt, list) or not all(type(item) is int for item in prompt):
@@ -75,9 +76,9 @@ async def _read_prompt(prompt: Any, *, text: LocalText, capacity: int) -> list[i
     return _check_length(prompt, capacity=capacity, param="prompt")
 
 
-async def _encode(text_in: str, *, text: LocalText, capacity: int, adds_special: bool, param: str) -> list[int]:
+async def _encode(text_in: str, *, text: LocalText, capacity: Capacity, adds_special: bool, param: str) -> list[int]:
     at_least = text.min_tokens(text_in)
-    if at_least >= capacity:  # known without tokenizing megabytes
+    if at_least >= capacity.tokens:  # known without tokenizing megabytes
         raise _too_long(f"at least {at_least}", capacity=capacity, param=param)
     try:
         token_ids = await text.encode(text_in, adds_special=adds_special)
@@ -86,17 +87,17 @@ async def _encode(text_in: str, *, text: LocalText, capacity: int, adds_special:
     return _check_length(token_ids, capacity=capacity, param=param)
 
 
-def _check_length(token_ids: list[int], *, capacity: int, param: str) -> list[int]:
+def _check_length(token_ids: list[int], *, capacity: Capacity, param: str) -> list[int]:
     if not token_ids:
         raise InvalidRequest(f"'{param}' is empty: there is nothing to go on from.", param=param)
-    if len(token_ids) >= capacity:
+    if len(token_ids) >= capacity.tokens:
         raise _too_long(str(len(token_ids)), capacity=capacity, param=param)
     return token_ids
 
 
-def _too_long(num_tokens: str, *, capacity: int, param: str) -> ContextTooLong:
+def _too_long(num_tokens: str, *, capacity: Capacity, param: str) -> ContextTooLong:
     return ContextTooLong(
-        f"This model's maximum context length is {capacity} tokens. However, your {param} resulted in {num_tokens} "
-        "tokens. Please shorten it, and leave room for the answer.",
+        f"{capacity.words}. However, your {param} resulted in {num_tokens} tokens. Please shorten it, and leave room "
+        "for the answer.",
         param=param,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from backends.local.capacity import Capacity
 from backends.local.model import LocalModel
 from backends.local.prompts import read_prompts
 from orchestration.core.errors import InvalidRequest
 from orchestration.core.request import Request
 
-_NO_LIMIT = 2**62
+_NO_LIMIT = Capacity(2**62, 2**62)
 
 
 class LocalTokens:
@@ -40,4 +41,4 @@ class LocalTokens:
 
     async def max_tokens(self) -> int:
         """Return how many tokens a prompt and its answer may have together, as the engine says."""
-        return (await self._model.link.info()).capacity
+        return (await self._model.link.info()).capacity.tokens

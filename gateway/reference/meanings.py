@@ -24,7 +24,7 @@ MEANINGS: Mapping[str, str] = {
     "models[].backends[].api_key": "Our key for that server; clients and messages never see it.",
     "models[].backends[].weight": "Its share of the calls (`weighted`, and where else a strategy has to choose between equals).",  # noqa: E501 - one phrase
     "models[].backends[].timeout_s.connect": "Seconds to connect.",
-    "models[].backends[].timeout_s.first_token": "Seconds to a stream's first content.",
+    "models[].backends[].timeout_s.first_token": "Seconds to a stream's first content; null: 60, and of the engine as long as it moves, its queue included.",  # noqa: E501 - one phrase
     "models[].backends[].timeout_s.total": "Seconds for a whole call.",
     "models[].backends[].price.input_per_1m": "US dollars for a million tokens of prompt; the model's price where none is stated.",  # noqa: E501 - one phrase
     "models[].backends[].price.cached_input_per_1m": "The same for tokens the backend had cached; null: as others.",

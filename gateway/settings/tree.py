@@ -67,10 +67,14 @@ class ServerSettings(Section):
 
 
 class TimeoutSettings(Section):
-    """How long one backend may take, in seconds: to connect, to the first content, in all."""
+    """How long one backend may take, in seconds: to connect, to the first content, in all.
+
+    Without `first_token` a server elsewhere has 60 s, and the engine as long as it moves: who waits in its queue waits
+    for a turn, and of that queue only the length is bounded.
+    """
 
     connect: PositiveFloat = 5
-    first_token: PositiveFloat = 60
+    first_token: PositiveFloat | None = None
     total: PositiveFloat = 600
 
 

@@ -364,6 +364,43 @@ async def test_a_silent_engine_times_out_and_is_told_to_stop(
     assert (await engine.next_message("abort"))["id"] == engine.submitted[0]["id"]
 
 
+@pytest.mark.parametrize("fields", [{"max_tokens": 60}, {"max_tokens": 1, "content": "word " * 80}])
+async def test_a_call_beyond_the_engines_memory_is_not_told_that_the_model_is_too_small(
+    engine: FakeEngine, backend: LocalBackend, fields: dict[str, Any]
+) -> None:
+    engine.info["num_pages"] = 4  # 64 tokens of a context of 256
+
+    with pytest.raises(
+        ContextTooLong, match="is 64 tokens here, since the engine has KV memory for no more of its 256"
+    ):
+        await ask(backend, chat_call(fields.pop("content", "Hi"), **fields))
+
+
+async def test_a_call_waits_for_its_turn_as_long_as_the_engine_moves(
+    engine: FakeEngine, link: EngineLink, text: LocalText
+) -> None:
+    backend = LocalBackend(LocalModel(link, path=engine.path, load=lambda path: text), look_s=0.05)
+    engine.stats = {"steps": 0}
+    waiting = asyncio.create_task(ask(backend, chat_call()))
+    await engine.next_message("submit")
+
+    for look in range(4):  # others have their turn meanwhile
+        await engine.next_message("stats")
+        engine.stats = {"steps": look + 1}
+    for frame in saying(text, "at last")(engine.submitted[0]):
+        engine.send(frame)
+
+    assert (await waiting).text() == "at last"
+
+
+async def test_a_call_ends_where_the_engine_stands_still(engine: FakeEngine, link: EngineLink, text: LocalText) -> None:
+    backend = LocalBackend(LocalModel(link, path=engine.path, load=lambda path: text), look_s=0.05)
+    engine.stats = {"steps": 7}
+
+    with pytest.raises(BackendTimeout):
+        await ask(backend, chat_call())
+
+
 async def test_the_engines_death_ends_calls_and_its_return_serves_again(
     engine: FakeEngine, backend: LocalBackend, text: LocalText
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.local.capacity import Capacity
 from backends.local.frames import FrameError, FrameReader, encode_frame
 from backends.local.generation import Generation, Submission
 from backends.local.link import EngineLink, HistogramCounts
@@ -22,7 +23,8 @@ async def test_info_is_asked_once_per_connection(engine: FakeEngine, link: Engin
     first, second = await link.info(), await link.info()
 
     assert first == second
-    assert (first.name, first.max_len, first.eos_ids, first.capacity) == ("real-model", 256, (2,), 256)
+    assert (first.name, first.max_len, first.eos_ids) == ("real-model", 256, (2,))
+    assert first.capacity == Capacity(tokens=256, context=256)
     assert engine.num_connections == 1
 
 
