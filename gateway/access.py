@@ -29,7 +29,8 @@ class Gatekeeper:
         """
         host = _host_of(headers.get(b"host", b"").decode("latin-1"))
         if not self._is_ours(host):
-            raise Forbidden(f"This gateway does not answer for the host '{host[:128]}'.", code="host_not_allowed")
+            message = f"This gateway does not answer for the host '{host[:128]}' (server.allowed_hosts adds names)."
+            raise Forbidden(message, code="host_not_allowed")
         origin = headers.get(b"origin")
         if origin is None:
             return

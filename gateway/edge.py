@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.access import Gatekeeper
+from gateway.anthropic_errors import is_anthropic_path
 from gateway.endpoints.generation import fault_of
 from gateway.error_body import error_headers, error_reply
 from gateway.exchange import Exchange, Message, Receive, Scope, Send, headers_of
@@ -33,8 +34,9 @@ class Endpoint:
 class Edge:
     """Answer the hot paths and pass the others on to `app`.
 
-    A path that ends in a slash in `endpoints` answers everything below it. Whatever is raised becomes an error
-    in the shape of the path's clients, and every reply has the headers of every reply.
+    A path that ends in a slash in `endpoints` answers everything below it. OpenAI's paths are answered without their
+    `/v1` too: clients are pointed at gateways with and without it. Whatever is raised becomes an error in the shape
+    of the path's clients, and every reply has the headers of every reply.
     """
 
     def __init__(
@@ -108,7 +110,10 @@ class Edge:
         for prefix, below in self._below.items():
             if path.startswith(prefix):
                 return prefix, below
-        return "", None
+        whole = f"/v1{path}"
+        if path.startswith("/v1/") or is_anthropic_path(whole):
+            return "", None
+        return self._find(whole)
 
     async def _pass_on(self, exchange: Exchange, path: str) -> None:
         """Let the application answer, with our headers on its reply."""

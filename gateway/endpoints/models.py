@@ -15,7 +15,7 @@ from gateway.exchange import Exchange
 from gateway.parts import ModelCard
 from orchestration.core.errors import InvalidRequest, LaminaError, NotFound
 
-PREFIX = "/v1/models/"
+PREFIX = "/models/"
 MAX_LIMIT = 1000
 _USUAL_LIMIT = 20
 
@@ -45,7 +45,7 @@ class Models:
     async def get(self, exchange: Exchange) -> None:
         """Answer with one model, whose id may hold slashes; raises `NotFound` where the caller has none such."""
         tenant = self._gatekeeper.tenant_of(exchange.headers)
-        model = exchange.scope["path"].removeprefix(PREFIX)
+        model = exchange.scope["path"].partition(PREFIX)[2]
         card = self._cards.get(model)
         is_anthropics = _is_anthropics(exchange)
         if card is None or not self._gatekeeper.may_use(tenant, model):

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
+from openai import AsyncOpenAI
 
 from backends.echo import EchoBackend
 from gateway.app import create_app
@@ -103,6 +104,26 @@ async def test_echo_behind_the_router_answers_the_sdk() -> None:
     assert raw.parse().choices[0].message.content == "all of  this" == "".join(pieces)
     assert raw.headers["x-lamina-backend"] == "echo"
     assert float(raw.headers["x-lamina-overhead-ms"]) < 1000.0
+
+
+async def test_openais_client_is_answered_without_v1_in_its_address_too() -> None:
+    route = Route("tiny", (EchoBackend(),), frozenset([Kind.CHAT, Kind.COMPLETION]))
+    async with (
+        served(parts_of(Router({"tiny": route}))) as port,
+        AsyncOpenAI(base_url=f"http://127.0.0.1:{port}", api_key="k", max_retries=0) as client,
+    ):
+        answer = await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}])
+        completed = await client.completions.create(model="tiny", prompt="Hi")
+        response = await client.responses.create(model="tiny", input="Hi")
+        listed = [model.id async for model in client.models.list()]
+        one = await client.models.retrieve(listed[0])
+        counted = (await ask(port, "/metrics", method="GET")).body
+        nowhere = await ask(port, "/messages", {})
+
+    assert answer.choices[0].message.content == completed.choices[0].text == response.output_text == "Hi"
+    assert one.id == listed[0]
+    assert b'"/chat/completions"' not in counted
+    assert nowhere.status == 404
 
 
 async def test_unknown_model_and_kind_are_refused_with_what_exists() -> None:
