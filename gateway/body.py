@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from gateway.exchange import Exchange
-from gateway.http_errors import BodyStalled, ClientLeft
+from gateway.http_errors import BodyStalled, ClientLeft, UnsupportedEncoding
 from orchestration.core.deadlines import Deadlines
 from orchestration.core.errors import BodyTooLarge, InvalidRequest
 
@@ -20,12 +20,15 @@ async def read_body(
 ) -> bytes:
     """Return the whole body.
 
-    Raises `BodyTooLarge` as soon as it is known to pass `max_bytes`, reading no further; `BodyStalled` when
-    nothing came for `stall_s`; `ClientLeft` when the client went before the end.
+    Raises `BodyTooLarge` as soon as it is known to pass `max_bytes`, reading no further; `UnsupportedEncoding` where it
+    is compressed; `BodyStalled` when nothing came for `stall_s`; `ClientLeft` when the client went before the end.
     """
     length = exchange.headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > max_bytes:
         raise _too_large(max_bytes)
+    encoding = exchange.headers.get(b"content-encoding")
+    if encoding is not None and encoding.lower() not in (b"identity", b""):
+        raise _encoded(encoding)
     body = b""
     pieces: list[bytes] = []
     num_bytes = 0
@@ -63,6 +66,11 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def _too_large(max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(f"The request's body is larger than the {max_bytes:,} bytes that are read here.")
+
+
+def _encoded(encoding: bytes) -> UnsupportedEncoding:
+    name = encoding[:64].decode("latin-1")
+    return UnsupportedEncoding(f"The request's body is encoded as '{name}': send it without 'content-encoding'.")
 
 
 def _why_not_json(body: bytes, error: orjson.JSONDecodeError) -> str:

@@ -25,6 +25,14 @@ class BodyStalled(LaminaError):
     code = "request_timeout"
 
 
+class UnsupportedEncoding(LaminaError):
+    """The request's body is compressed: bodies are read as they are."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_content_encoding"
+
+
 class CallRunning(LaminaError):
     """A socket was asked for a second call while its first one runs."""
 

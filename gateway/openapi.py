@@ -78,6 +78,7 @@ def _post(summary: str, request: str, answer: str, other_content: Schema, *, err
         "404": "There is no such model.",
         "408": "The body stopped coming.",
         "413": "The body is too large.",
+        "415": "The body is compressed.",
         "429": "A limit is reached or a queue is full.",
         "500": "A fault of the gateway.",
         "502": "A backend answered wrongly.",

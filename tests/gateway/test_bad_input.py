@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 from typing import Any
 
@@ -271,6 +272,17 @@ async def test_wrong_content_type_is_tolerated() -> None:
         reply = await ask(port, CHAT, chat(), headers={"content-type": "text/plain"})
 
     assert reply.status == 200
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/tokenize"])
+async def test_a_compressed_body_is_refused_as_such(path: str) -> None:
+    async with served(parts_of()) as port:
+        reply = await ask(port, path, gzip.compress(orjson.dumps(chat())), headers={"content-encoding": "GZIP"})
+        plain = await ask(port, CHAT, chat(), headers={"content-encoding": "identity"})
+
+    assert (reply.status, plain.status) == (415, 200)
+    assert "'GZIP'" in reply.json["error"]["message"]
+    assert reply.json["error"].get("code", "unsupported_content_encoding") == "unsupported_content_encoding"
 
 
 async def test_body_over_the_limit_is_a_413_before_it_is_read() -> None:
