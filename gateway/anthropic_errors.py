@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from orchestration.core.errors import LaminaError, Overloaded
+from orchestration.core.errors import BackendBusy, LaminaError, Overloaded
 
 PREFIX = "/v1/messages"
 _TYPES = {
@@ -26,7 +26,7 @@ def is_anthropic_path(path: str) -> bool:
 
 def anthropic_status(error: LaminaError) -> int:
     """Return the HTTP status: 529 says that the server is overloaded, 429 that the caller asked too much."""
-    if isinstance(error, Overloaded):
+    if isinstance(error, Overloaded | BackendBusy):
         return 529
     return error.status if 400 <= error.status <= 599 else 502
 

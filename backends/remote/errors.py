@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from orchestration.core.errors import (
+    BackendBusy,
     BackendError,
     BackendRefused,
     BackendTimeout,
@@ -26,18 +27,20 @@ _MAX_MESSAGE_CHARS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFault:
-    """An error as the upstream described it."""
+    """An error as the upstream described it; `is_apis` says that it came in the shape that such APIs have."""
 
     message: str
     param: str | None = None
     code: str | None = None
+    is_apis: bool = False
 
 
 def read_fault(body: Any, *, fallback: str) -> UpstreamFault:
     """Find the words in an error body: OpenAI's shape, FastAPI's `detail`, or anything else near them."""
+    is_apis = isinstance(body, Mapping) and ("error" in body or "message" in body)
     error = body.get("error", body) if isinstance(body, Mapping) else body
     if isinstance(error, str):
-        return UpstreamFault(error or fallback)
+        return UpstreamFault(error or fallback, is_apis=is_apis)
     if not isinstance(error, Mapping):
         return UpstreamFault(fallback)
     message = error.get("message") or error.get("detail") or fallback
@@ -47,6 +50,7 @@ def read_fault(body: Any, *, fallback: str) -> UpstreamFault:
         message if isinstance(message, str) else json.dumps(message),
         param=param if isinstance(param, str) else None,
         code=code if isinstance(code, str) else None,
+        is_apis=is_apis,
     )
 
 
@@ -56,6 +60,8 @@ def build_error(
     """Turn a status and a fault into our error; its message never holds our key for that upstream."""
     message = _without_key(fault.message, api_key)[:_MAX_MESSAGE_CHARS]
     match status:
+        case 404 if not fault.is_apis:  # a web server's own page, and no fault of the client's
+            return BackendError(f"{backend} has no such path ({message}): is its base_url right?")
         case 400 | 404 | 413 | 422:
             return BackendRefused(message, status=status, param=fault.param, code=fault.code)
         case 401 | 402 | 403:
@@ -64,7 +70,9 @@ def build_error(
             return Overloaded(f"{backend} is overloaded: {message}", retry_after_s=retry_after_s)
         case 408 | 504:
             return BackendTimeout(f"{backend} took too long: {message}", retry_after_s=retry_after_s)
-        case 503 | 529:
+        case 529:
+            return BackendBusy(f"{backend} is overloaded: {message}", retry_after_s=retry_after_s)
+        case 503:
             return BackendUnavailable(f"{backend} is unavailable: {message}", retry_after_s=retry_after_s)
         case _:
             return BackendError(f"{backend} answered {status}: {message}", retry_after_s=retry_after_s)

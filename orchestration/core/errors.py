@@ -14,6 +14,7 @@ LaminaError
   Overloaded                429  a bounded queue is full; says when to come back
   BackendError              502  a backend answered wrongly
     BackendUnavailable      503  a backend cannot be reached, or died
+      BackendBusy           503  a backend says that it is overloaded as a whole
     BackendTimeout          504  a backend took too long
     CredentialsRefused      502  a backend refused our credentials for it
     BackendRefused          any  a backend refused the request as the client's fault
@@ -148,6 +149,12 @@ class BackendUnavailable(BackendError):
 
     status = 503
     code = "backend_unavailable"
+
+
+class BackendBusy(BackendUnavailable):
+    """A backend is overloaded as a whole, whoever asks (Anthropic's 529)."""
+
+    code = "backend_overloaded"
 
 
 class BackendTimeout(BackendError):

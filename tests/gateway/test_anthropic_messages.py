@@ -17,6 +17,7 @@ from gateway.dialects import Answer, AnthropicMessages, Reply
 from gateway.parts import Access, AppParts
 from orchestration.core import Delta, Event, Finish, Kind, Part, Request, Secret, Start, Usage
 from orchestration.core.errors import (
+    BackendBusy,
     BackendTimeout,
     BackendUnavailable,
     InvalidRequest,
@@ -372,6 +373,7 @@ async def test_a_wrong_field_is_named_in_anthropics_shape(fields: dict[str, Any]
         (LimitReached("no", retry_after_s=1.5), 429, "rate_limit_error", anthropic.RateLimitError),
         (Overloaded("no", retry_after_s=1.5), 529, "overloaded_error", anthropic.InternalServerError),
         (BackendUnavailable("no"), 503, "api_error", anthropic.InternalServerError),
+        (BackendBusy("no"), 529, "overloaded_error", anthropic.InternalServerError),
         (BackendTimeout("no"), 504, "timeout_error", anthropic.InternalServerError),
     ],
 )

@@ -237,7 +237,7 @@ async def test_what_the_server_says_instead_is_told_in_the_clients_shape(
     said = [
         (answering(too_long, status=400), 400),
         (answering({"error": {"message": "wrong key"}}, status=401), 502),
-        (answering({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, status=529), 503),
+        (answering({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, status=529), 529),
         (answering({"error": {"message": "inside"}}), 502),
         (answering({"nothing": 1}), 502),
         (answering([1]), 502),

@@ -13,10 +13,10 @@ from backends.remote import RemoteBackend, Timeouts
 from gateway.dialects import AnthropicMessages
 from orchestration.core import Call, Delta, Part, Secret, Usage
 from orchestration.core.errors import (
+    BackendBusy,
     BackendError,
     BackendRefused,
     BackendTimeout,
-    BackendUnavailable,
     InvalidRequest,
     LaminaError,
     Overloaded,
@@ -296,7 +296,7 @@ async def test_what_the_format_cannot_say_is_refused_by_name(
         (404, "not_found_error", BackendRefused),
         (429, "rate_limit_error", Overloaded),
         (500, "api_error", BackendError),
-        (529, "overloaded_error", BackendUnavailable),
+        (529, "overloaded_error", BackendBusy),
     ],
 )
 async def test_errors_mean_the_same_before_and_inside_a_stream(

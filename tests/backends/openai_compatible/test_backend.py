@@ -249,6 +249,20 @@ async def test_an_upstreams_status_says_whose_fault_it_is(
         assert caught.value.message.endswith("the provider refused our credentials")
 
 
+@pytest.mark.parametrize("page", [b"404 page not found", b"<html>nginx</html>", b'{"detail":"Not Found"}', b""])
+async def test_a_servers_own_404_is_a_wrong_address_and_no_fault_of_the_clients(
+    upstream: FakeUpstream, backend: RemoteBackend, page: bytes
+) -> None:
+    upstream.script = answering(page, status=404)
+
+    with pytest.raises(BackendError) as caught:
+        await ask(backend, chat_call())
+
+    assert caught.value.status == 502
+    assert caught.value.message.startswith(backend.name)
+    assert "base_url" in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [(b"<html>no</html>", "400"), ({"detail": [{"msg": "bad"}]}, "bad"), ({"message": "old"}, "old"), (b"", "400")],
