@@ -37,6 +37,7 @@ class Flight:
         self.is_landed = False
         self.is_orphan = False
         self._task: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
         self._traceback: TracebackType | None = None
 
     @property
@@ -80,6 +81,7 @@ class Flight:
         finally:
             if not self.recording.num_readers and not self.is_landed:
                 await self._cancel()
+                self._failure = self._traceback = None  # nobody reads any more, and its frames know this flight
 
     async def _pull(
         self, events: AsyncGenerator[Event, None], before_finish: Callable[[Flight, Finish], Awaitable[None]]
@@ -98,30 +100,30 @@ class Flight:
 
     async def _cancel(self) -> None:
         """Cancel the task and wait a moment, so that the inner layers have let go when our own end is reported."""
-        assert self._task is not None, "only a launched flight has readers"
+        task = self._task
+        if task is None:
+            return  # it has ended
         for _ in range(2):  # up to Python 3.11 `asyncio.wait_for`, wherever it is used, may swallow a cancellation
-            self._task.cancel()
+            task.cancel()
             # `wait` leaves the task alone should the waiting one be cancelled again.
-            await asyncio.wait({self._task}, timeout=_CLOSE_S)
+            await asyncio.wait({task}, timeout=_CLOSE_S)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self.recording.end()
-        error = None if task.cancelled() else task.exception()
+        self._task = None  # what it raised leads back here
+        error = BackendUnavailable("the gateway is closing") if task.cancelled() else task.exception()
         if error is None:
             return
-        self._traceback = error.__traceback__
-        if self.is_landed:
+        if not self.is_landed and self.recording.num_readers:
+            self._failure, self._traceback = error, error.__traceback__
+        elif self.is_landed and not task.cancelled():
             logger.error("flight.failed_after_finish", exc_info=error)
 
     def _raise_failure(self) -> None:
         """Raise what ended the flight, to each reader with the traceback it had there."""
-        assert self._task is not None
-        assert self._task.done(), "a recording ends with its task"
-        if self._task.cancelled():
-            raise BackendUnavailable("the gateway is closing")
-        error = self._task.exception()
-        if error is not None:
-            raise error.with_traceback(self._traceback)
+        assert self._task is None, "a recording ends with its task"
+        if self._failure is not None:
+            raise self._failure.with_traceback(self._traceback)
 
 
 class Watch:

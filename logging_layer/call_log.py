@@ -108,6 +108,7 @@ class CallLog:
             raise
         finally:
             record = self._record(call, seen)
+            seen.end = None  # its trace leads back here: a cycle with all that the call holds
             self._spool.append(record)
             if self._watcher is not None:
                 self._watcher.ended(record)

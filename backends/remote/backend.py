@@ -159,7 +159,10 @@ class RemoteBackend:
             fault = exc
         yield from joined(found)
         if fault is not None:
-            raise self._told(fault) from fault
+            try:
+                raise self._told(fault) from fault
+            finally:
+                fault = None  # its trace leads back here: a cycle with all that the call holds
 
     async def _answer(self, decoder: Decoder, reply: Reply, clock: _Clock) -> list[Event]:
         body = await reply.read(deadline_s=clock.total_s, limit_bytes=_MAX_ANSWER_BYTES)

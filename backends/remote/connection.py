@@ -133,6 +133,7 @@ class Connection(asyncio.Protocol):
             self._is_whole = True
         elif not self._is_whole:
             self._fault = self._fault or "it closed the connection"
+        del self._parser  # it knows this connection
         self._wake()
 
     # Below: the parser's calls.

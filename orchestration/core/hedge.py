@@ -107,6 +107,8 @@ async def race(
         for run in runs:
             run.cancel()
         await asyncio.wait([timer, *(run.task for run in runs)])
+        for run in runs:
+            run.forget()
 
 
 async def _find_winner(
@@ -146,6 +148,10 @@ class _Run:
     def cancel(self) -> None:
         """Close the try."""
         self.task.cancel()
+
+    def forget(self) -> None:
+        """Let go of what the try raised, whose trace leads back here: a cycle with all that the call holds."""
+        self._error = None
 
     async def next(self) -> Event | None:
         """Return the next event, None at the end; raises what the try raised."""

@@ -47,24 +47,27 @@ class Router:
         """Answer the call; raises the last backend's error when none gave content."""
         last: LaminaError | None = None
         hedged: set[str] = set()
-        for one in self._tries.of(call, self._routes_of(call)):
-            if one.target.id in hedged:
-                continue  # it failed already, beside the one before it
-            if one.repeat and last is not None:
-                if not last.is_retryable:
-                    continue
-                await self._sleep(self._backoff.wait_s(one.repeat, last))
-            try:
-                async with aclosing(self._ask(call, one, hedged)) as events:
-                    async for event in events:
-                        yield event
-                return
-            except LaminaError as exc:
-                if not exc.may_fall_back:
-                    raise
-                last = exc
-        assert last is not None, "a route has at least one backend"
-        raise last
+        try:
+            for one in self._tries.of(call, self._routes_of(call)):
+                if one.target.id in hedged:
+                    continue  # it failed already, beside the one before it
+                if one.repeat and last is not None:
+                    if not last.is_retryable:
+                        continue
+                    await self._sleep(self._backoff.wait_s(one.repeat, last))
+                try:
+                    async with aclosing(self._ask(call, one, hedged)) as events:
+                        async for event in events:
+                            yield event
+                    return
+                except LaminaError as exc:
+                    if not exc.may_fall_back:
+                        raise
+                    last = exc
+            assert last is not None, "a route has at least one backend"
+            raise last
+        finally:
+            last = None  # its trace leads back here: a cycle with all that the call holds
 
     def route(self, model: str) -> Route:
         """Return the route of a model; raises `NotFound` with the names that exist."""
