@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestration.core.lifeline import report
 
-EXPORTER_VERSION = 1
+EXPORTER_VERSION = 2
 
 
 class ExportFailed(Exception):

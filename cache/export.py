@@ -18,6 +18,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers.utils import logging as transformers_logging
 
+from cache.fusion import fuse
 from cache.quantise import quantise
 from orchestration.core.lifeline import report
 
@@ -55,13 +56,25 @@ def export(model_folder: Path, out: Path, *, precision: str) -> None:
         _write_graph(model, plain)
         report("progress", what="quantise the embedding model", done=2, total=_NUM_STEPS)
         if precision == "int8":
-            quantise(plain, out / "model.onnx")
+            fused = Path(scratch) / "fused.onnx"
+            fuse(
+                plain,
+                fused,
+                num_heads=_size_of(model, "num_attention_heads"),
+                hidden_size=_size_of(model, "hidden_size"),
+            )
+            quantise(fused, out / "model.onnx")
         else:
             plain.rename(out / "model.onnx")
     shutil.copy(model_folder / "tokenizer.json", out / "tokenizer.json")
     description = {"dim": model.get_embedding_dimension(), "max_tokens": model.max_seq_length, "precision": precision}
     (out / "encoder.json").write_text(json.dumps(description))
     report("progress", what="export the embedding model", done=3, total=_NUM_STEPS)
+
+
+def _size_of(model: SentenceTransformer, name: str) -> int:
+    """Read a size from the transformer's description; 0, which is found in no graph, where it has none."""
+    return int(getattr(getattr(model[0].auto_model, "config", None), name, 0) or 0)
 
 
 def _write_graph(model: SentenceTransformer, path: Path) -> None:

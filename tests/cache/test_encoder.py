@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from sentence_transformers import SentenceTransformer
 
@@ -67,6 +69,14 @@ def test_a_vector_does_not_depend_on_its_batch(encoder: Encoder) -> None:
     assert np.einsum("nd,nd->n", alone, together).min() > 0.99999
 
 
+def test_attention_is_whole_and_no_product_by_weights_is_left_in_32_bits(exported: Callable[[str], Path]) -> None:
+    operations = Counter(node.op_type for node in onnx.load(str(exported("int8") / "model.onnx")).graph.node)
+
+    assert operations["MultiHeadAttention"] == 6
+    assert operations["MatMulIntegerToFloat"] == 6 * 4  # queries, keys and values are one product
+    assert operations["MatMul"] == 0
+
+
 def test_vectors_have_length_one(encoder: Encoder) -> None:
     assert np.allclose(np.linalg.norm(encode(encoder, TEXTS), axis=1), 1.0, atol=1e-5)
 
@@ -89,7 +99,7 @@ def test_revision_names_model_hash_and_precision(encoder: Encoder) -> None:
     name, _, rest = encoder.revision.partition("@")
 
     assert name == "all-minilm-l6-v2"
-    assert rest.endswith("/int8-1")
+    assert rest.endswith("/int8-2")
 
 
 def test_serving_needs_no_torch() -> None:
