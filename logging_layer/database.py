@@ -95,38 +95,50 @@ def open_database(url: str) -> Engine:
     return engine
 
 
-def row_of(data: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the table's row of a record and the JSON that it was read from."""
-    cache, usage = record["cache"], record.get("usage") or {}
-    row = {name: record.get(name) for name in _SAME_NAMES}
-    row.update(
-        is_degraded=bool(record["degraded"]),
-        error_code=(record.get("error") or {}).get("code"),
-        cache_status=cache["status"],
-        cache_entry=cache["entry"],
-        cache_similarity=cache["similarity"],
-        cache_threshold=cache["threshold"],
-        prompt_tokens=usage.get("prompt_tokens"),
-        completion_tokens=usage.get("completion_tokens"),
-        cached_tokens=usage.get("cached_tokens"),
-        user_id=record.get("user"),
-        session_id=record.get("session"),
+def row_of(data: bytes, record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Make the table's row, in the order of its columns, of a record and the JSON that it was read from."""
+    get, cache, usage = record.get, record["cache"], record.get("usage") or {}
+    return (
+        _storable(get("id")),
+        get("received_at"),
+        _storable(get("tenant")),
+        _storable(get("request_id")),
+        get("kind"),
+        get("dialect"),
+        _storable(get("requested_model")),
+        _storable(get("model")),
+        _storable(get("backend")),
+        _storable(get("worker")),
+        get("is_streamed"),
+        get("is_fallback"),
+        bool(record["degraded"]),
+        get("outcome"),
+        get("phase"),
+        get("status"),
+        _storable((get("error") or {}).get("code")),
+        cache["status"],
+        _storable(cache["entry"]),
+        cache["similarity"],
+        cache["threshold"],
+        usage.get("prompt_tokens"),
+        usage.get("completion_tokens"),
+        usage.get("cached_tokens"),
+        get("cost_usd"),
+        get("duration_ms"),
+        get("ttft_ms"),
+        get("overhead_ms"),
+        _storable(get("user")),
+        _storable(get("session")),
+        get("request_hash"),
+        data.decode(),
     )
-    return {**{name: _storable(value) for name, value in row.items()}, "record": data.decode()}
 
 
-_SAME_NAMES = (
-    *("id", "received_at", "tenant", "request_id", "kind", "dialect", "requested_model", "model", "backend", "worker"),
-    *("is_streamed", "is_fallback", "outcome", "phase", "status", "cost_usd", "duration_ms", "ttft_ms", "overhead_ms"),
-    "request_hash",
-)
-
-
-def _storable(value: Any) -> Any:
+def _storable(text: str | None) -> str | None:
     """Replace what Postgres takes in no text: NUL and lone surrogates, which a client may send in a model's name."""
-    if type(value) is not str or (value.isascii() and "\0" not in value):
-        return value
-    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _as_it_is(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,12 +45,12 @@ class _Batch:
     lost_records: int = 0
     lost_contents: int = 0
     size_bytes: int = 0
+    oldest_at: float = math.inf
 
     @property
     def oldest_s(self) -> float:
         """Age of the oldest record since its call ended."""
-        ends = [each.record["received_at"] + each.record["duration_ms"] / 1000.0 for each in self.records]
-        return time.time() - min(ends) if ends else 0.0
+        return time.time() - self.oldest_at if self.records else 0.0
 
 
 class Feed:
@@ -178,7 +179,8 @@ class Feed:
             batch.lost_records += record["lost"]["records"]
             batch.lost_contents += record["lost"]["contents"]
         elif weight := self._choose(record, backlog_bytes):
-            batch.records.append(Shipped(data=data, record=record, weight=weight))
+            batch.records.append(Shipped(data, weight))
+            batch.oldest_at = min(batch.oldest_at, record["received_at"] + record["duration_ms"] / 1000.0)
         else:
             batch.left_out += 1
 

@@ -62,13 +62,14 @@ class JsonlSink:
         if self._last is None:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._last = _repaired(self._path)
-        new = [shipped for shipped in records if shipped.record["id"] not in self._last]
-        lines = b"".join(shipped.data + b"\n" for shipped in new)
+        ids = [str(shipped.record["id"]) for shipped in records]
+        new = [shipped.data for shipped, call in zip(records, ids, strict=True) if call not in self._last]
+        lines = b"".join(data + b"\n" for data in new)
         size_bytes = self._path.stat().st_size if self._path.exists() else 0
         if size_bytes and (size_bytes + len(lines) > self._max_file_bytes or self._is_of_another_day()):
             self._rotate()
         self._write(lines)
-        self._last = {str(shipped.record["id"]) for shipped in records}
+        self._last = set(ids)
 
     def _is_of_another_day(self) -> bool:
         return int(self._path.stat().st_mtime // _DAY_S) != int(self._clock() // _DAY_S)

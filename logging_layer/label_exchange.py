@@ -154,7 +154,7 @@ class LabelExchange:
         if record is None:
             return False
         try:
-            await self._sink.send([Shipped(data=encode(record), record=record, weight=0.0)])
+            await self._sink.send([Shipped(encode(record), weight=0.0)])
         except SinkRefused:
             return False
         return True

@@ -12,7 +12,6 @@ import pytest
 from gateway.admin_parts import AdminParts, Holder
 from gateway.facts import in_use, processes
 from gateway.settings import Settings
-from logging_layer.codec import decode
 from logging_layer.listing import CallListing
 from logging_layer.sink import Shipped
 from logging_layer.sql_sink import SqlSink
@@ -34,7 +33,7 @@ async def admin(tmp_path: Path) -> AsyncIterator[AdminParts]:
         replace(base, id="01C", tenant="key_1", requested_model="small", cost_usd=0.0, received_at=now, cache=cache),
     ]
     sink = SqlSink(url)
-    await sink.send([Shipped(record.to_json(), decode(record.to_json())) for record in records])
+    await sink.send([Shipped(record.to_json()) for record in records])
     await sink.aclose()
     listing = CallListing(url)
     holder = Holder(name="app", team="blue", last_four="wxyz")

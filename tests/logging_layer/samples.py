@@ -13,7 +13,6 @@ import httpx
 from ulid import ULID
 
 from logging_layer.call_log import CallLog
-from logging_layer.codec import decode
 from logging_layer.record import CallRecord
 from logging_layer.segment import list_segments, read_lines
 from logging_layer.sink import Shipped
@@ -115,8 +114,7 @@ async def make_records(count: int) -> list[CallRecord]:
 
 def shipped(record: CallRecord, *, weight: float = 1.0) -> Shipped:
     """Make of a record what a sink gets."""
-    data = record.to_json()
-    return Shipped(data, decode(data), weight)
+    return Shipped(record.to_json(), weight)
 
 
 def batch_of(records: Iterable[CallRecord]) -> list[Shipped]:
