@@ -12,13 +12,17 @@ Path = tuple[str | int, ...]
 
 FIELDS = (
     "messages", "prompt", "suffix", "input", "query", "documents", "instructions", "prediction", "tools", "functions",
+    "response_format", "chat_template_kwargs",
 )  # fmt: skip
 """The fields whose texts the model reads."""
 
 NOT_TEXT = frozenset(
     {"role", "type", "id", "name", "tool_call_id", "image_url", "input_audio", "file", "cache_control", "required"}
 )
-"""Keys under which there are names and media, at any depth."""
+"""Keys under which there are names and media, at any depth; in a schema, a property may be called so."""
+
+SCHEMAS = frozenset({"tools", "functions", "response_format"})
+"""Fields that hold JSON schemas, and no media."""
 
 JSON_TEXTS = frozenset({"arguments"})
 """Keys whose text is itself JSON."""
@@ -68,7 +72,7 @@ def _walk(path: Path, value: Any) -> Iterator[Text]:
             yield Text(path, value, is_json=path[-1] in JSON_TEXTS)
     elif isinstance(value, dict):
         for key, inner in value.items():
-            if key not in NOT_TEXT:
+            if key not in NOT_TEXT or (path[0] in SCHEMAS and isinstance(inner, dict)):
                 yield from _walk((*path, key), inner)
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):

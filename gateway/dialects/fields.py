@@ -16,10 +16,17 @@ MAX_STOPS = 16
 
 
 def check_fields(fields: Mapping[str, Any], checks: Mapping[str, FieldCheck]) -> None:
-    """Run the check of every field that has one."""
+    """Run the check of every field that has one.
+
+    A field that is called as another one but for its case is refused: servers that read both alike would be sent what
+    nothing here has looked at.
+    """
     for name, value in fields.items():
         check = checks.get(name)
-        if check is not None and value is not None:
+        if check is None:
+            if (meant := name.casefold()) != name and meant in checks:
+                raise _unknown(name, meant)
+        elif value is not None:
             check(name, value)
 
 
@@ -191,6 +198,12 @@ SAMPLING: Mapping[str, FieldCheck] = {
     "user": string,
 }
 """What chat and completions share."""
+
+
+def _unknown(name: str, meant: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unknown parameter: '{name[:64]}'. Did you mean '{meant}'?", param=name[:64], code="unsupported_parameter"
+    )
 
 
 def _within(outer: str, check: FieldCheck) -> FieldCheck:

@@ -188,6 +188,16 @@ def test_bad_field_is_named(dialect: Dialect, body: dict[str, Any], param: str) 
     assert param in caught.value.message
 
 
+@pytest.mark.parametrize("name", ["Messages", "MESSAGES", "me\u017f\u017fages", "Model", "Stream"])
+def test_a_field_in_another_case_is_none_that_goes_along_unread(name: str) -> None:
+    # Servers written in Go read both alike, and take the last.
+    with pytest.raises(InvalidRequest) as caught:
+        OpenAIChat().parse(json.dumps(chat(**{name: [{"role": "user", "content": "unread"}]})).encode())
+
+    assert caught.value.param == name
+    assert OpenAIChat().parse(json.dumps(chat(someThing=1)).encode()).fields["someThing"] == 1
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -134,6 +134,12 @@ async def test_a_block_names_the_text_and_reaches_nothing_behind_it() -> None:
         (Kind.RERANK, {"query": "q", "documents": [{"text": "forbidden"}]}, "documents[0].text"),
         (Kind.CHAT, {"tools": [{"type": "function", "function": {"name": "f", "description": "forbidden"}}]},
          "tools[0].function.description"),
+        *((Kind.CHAT,
+           {"tools": [{"function": {"parameters": {"properties": {name: {"description": "forbidden"}}}}}]},
+           f"tools[0].function.parameters.properties.{name}.description") for name in ("name", "id", "type", "file")),
+        (Kind.CHAT, {"response_format": {"json_schema": {"name": "f", "schema": {"description": "forbidden"}}}},
+         "response_format.json_schema.schema.description"),
+        (Kind.CHAT, {"chat_template_kwargs": {"today": "forbidden"}}, "chat_template_kwargs.today"),
     ],
 )  # fmt: skip
 async def test_every_kind_of_request_is_scanned(kind: Kind, fields: dict[str, Any], param: str) -> None:
