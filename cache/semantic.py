@@ -301,6 +301,7 @@ class SemanticCache:
             reason = "too_many_inserts"
         call.notes.extra["semantic_insert"] = reason or "begun"
         if reason is None:
+            call.notes.cache.stored_as = question.entry
             entry = make_entry(
                 call,
                 recording.events,

@@ -12,7 +12,7 @@ import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from cache.quarantine import keys_of, quarantine
+from cache.quarantine import keys_of, maker_of, quarantine
 from cache.store import Store, StoreDown
 from gateway.parts import CallReader
 from gateway.replay.cache_decision import last_user_text
@@ -42,7 +42,7 @@ class Feedback:
         record = await self.calls.get(call_id)
         if record is None:
             raise NotFound(f"No call '{call_id[:64]}' is known.", param="call_id", code="call_not_found")
-        keys = () if is_correct else keys_of(record, question=last_user_text(record))
+        keys = () if is_correct else await self._keys_of(record)
         label = _label(record, is_correct=is_correct, note=note, source=source)
         try:
             await quarantine(self.store, keys)
@@ -51,6 +51,14 @@ class Feedback:
         except (StoreDown, LabelsDown) as exc:
             raise Unavailable(f"The feedback could not be kept: {exc}.") from exc
         return {"label": asdict(label), "num_quarantined": len(keys)}
+
+    async def _keys_of(self, record: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return where the answer is kept; that of an exact hit also where the call that made it left it."""
+        made_by = maker_of(record)
+        maker = await self.calls.get(made_by) if made_by is not None else None
+        records = [record] if maker is None else [record, maker]
+        keys = [key for one in records for key in keys_of(one, question=last_user_text(one))]
+        return tuple(dict.fromkeys(keys))
 
     async def take_from_process(self, params: Any, _payload: bytes) -> tuple[Any, bytes]:
         """Take what another process of ours heard elsewhere, over the worker's control socket."""

@@ -47,7 +47,8 @@ class CacheNote:
     """How the caches decided. `reason` says why a look-up was bypassed, missed or an answer was not stored.
 
     `is_alias`: the judge had said, off the path, that the entry answers this very question. `asked_alone`: the
-    partition that was looked in, where the question depends on nothing that was said before it.
+    partition that was looked in, where the question depends on nothing that was said before it. `stored_as`: the
+    semantic entry that the answer was begun to be kept as.
     """
 
     status: CacheStatus = CacheStatus.BYPASS
@@ -75,6 +76,7 @@ class CacheNote:
     candidates: list[Candidate] = field(default_factory=list)
     was_stored: bool = False
     store_reason: str | None = None
+    stored_as: str | None = None
 
 
 @value

@@ -22,7 +22,7 @@ from gateway.feedback import Feedback
 from gateway.label_watch import Drawing, LabelWatch, lesson_of
 from logging_layer.call_log import CallLog
 from logging_layer.labels import Label, LabelBook, LabelSource
-from orchestration.core import CacheStatus, Layer, compose
+from orchestration.core import CacheControl, CacheStatus, Layer, compose
 from orchestration.core.errors import NotFound, Unavailable
 from tests.cache.scripted import Scripted, an_exact_cache
 from tests.cache.test_semantic import FRANCE, WHATS, TableIndex, a_cache, a_question
@@ -58,16 +58,17 @@ class World:
     store: MemoryStore = field(default_factory=MemoryStore)
     core: Scripted = field(default_factory=Scripted)
     calls: Calls = field(default_factory=Calls)
+    content: str = "full"
 
     def __post_init__(self) -> None:
         self._spool = Kept()
         self._semantic: SemanticCache = a_cache(TableIndex(), self.store)
-        log = CallLog(self._spool, content="full", worker="w")
+        log = CallLog(self._spool, content=self.content, worker="w")
         layers: list[Layer] = [log, an_exact_cache(self.store), self._semantic]
         self._handler = compose(layers, self.core)
 
-    async def ask(self, text: str, call_id: str) -> CacheStatus:
-        call = a_question(text, call_id)
+    async def ask(self, text: str, call_id: str, *, no_cache: bool = False) -> CacheStatus:
+        call = a_question(text, call_id, cache=CacheControl(is_no_cache=no_cache))
         async for _ in self._handler(call):
             pass
         await self._semantic.aclose()
@@ -91,6 +92,38 @@ async def test_a_wrong_hits_entry_is_served_no_more(book: LabelBook) -> None:
 
 async def test_a_wrong_answer_that_was_stored_is_gone_from_both_caches(book: LabelBook) -> None:
     world = World()
+    await world.ask(FRANCE, "c1")
+
+    await Feedback(world.calls, book, world.store).take("c1", is_correct=False, note=None)
+
+    assert await world.ask(FRANCE, "c2") is CacheStatus.MISS
+    await book.aclose()
+
+
+async def test_an_exact_hit_that_was_wrong_is_not_served_as_a_similar_questions_answer(book: LabelBook) -> None:
+    world = World()
+    await world.ask(FRANCE, "c1")
+    assert await world.ask(FRANCE, "c2") is CacheStatus.EXACT
+
+    said = await Feedback(world.calls, book, world.store).take("c2", is_correct=False, note=None)
+
+    assert said["num_quarantined"] == 2
+    assert await world.ask(FRANCE, "c3") is CacheStatus.MISS
+    await book.aclose()
+
+
+async def test_a_wrong_answer_that_was_asked_anew_is_gone_from_both_caches(book: LabelBook) -> None:
+    world = World()
+    await world.ask(FRANCE, "c1", no_cache=True)
+
+    await Feedback(world.calls, book, world.store).take("c1", is_correct=False, note=None)
+
+    assert await world.ask(FRANCE, "c2") is CacheStatus.MISS
+    await book.aclose()
+
+
+async def test_a_wrong_answer_is_found_in_both_caches_where_the_log_keeps_no_texts(book: LabelBook) -> None:
+    world = World(content="none")
     await world.ask(FRANCE, "c1")
 
     await Feedback(world.calls, book, world.store).take("c1", is_correct=False, note=None)
