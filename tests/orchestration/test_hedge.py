@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import random
+import weakref
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
@@ -192,6 +195,29 @@ async def test_where_both_fail_the_spare_is_not_asked_once_more() -> None:
         await task
 
     assert (pair.slow.num_begun, pair.spare.num_begun) == (1, 1)
+
+
+@pytest.mark.parametrize("has_answer", [True, False])
+async def test_what_was_raised_is_in_no_cycle_with_the_tries(has_answer: bool) -> None:
+    pair = Pair()
+    pair.slow.error, pair.spare.error = BackendUnavailable("down"), None if has_answer else BackendUnavailable("down")
+    gc.collect()
+    gc.disable()
+    try:
+        task = pair.begin()
+        await pair.time.pass_by(0.2)
+        pair.slow.gate.set()
+        await settle()
+        pair.spare.gate.set()
+        with contextlib.nullcontext() if has_answer else pytest.raises(BackendUnavailable):
+            await task
+        kept = [weakref.ref(pair.slow), weakref.ref(pair.spare)]
+        pair.slow.error = pair.spare.error = None  # the backends' own part of a cycle
+        del pair, task
+        await settle()
+        assert [each() for each in kept] == [None, None]
+    finally:
+        gc.enable()
 
 
 async def test_a_winner_that_breaks_off_is_not_replaced() -> None:
