@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestration.core.errors import InvalidRequest
 from orchestration.core.request import Request
 
 REST = "anthropic"
 """The key of what only Anthropic's API knows; see `gateway/dialects/anthropic_request.py`."""
+
+_WORK = ("mcp_servers", "container")
+_SAYS_NOTHING = frozenset({*_WORK, "beta", "stream"})  # `beta` is a header's
+_NOTHING: tuple[Any, ...] = ({}, [], {"type": "disabled"})
 
 
 def without_rest(request: Request) -> Mapping[str, Any]:
@@ -20,6 +25,20 @@ def without_rest(request: Request) -> Mapping[str, Any]:
         if name in fields:
             fields[name] = [_plain(item) for item in fields[name]]
     return fields
+
+
+def left_out(request: Request) -> tuple[str, ...]:
+    """Name the request's fields that a backend of another dialect is not told of, so that the client can be.
+
+    Raises `InvalidRequest` for those that want work done which only servers of that dialect do.
+    """
+    if request.dialect.startswith("openai."):
+        return ()
+    rest = request.fields.get(REST) or {}
+    for name in _WORK:
+        if rest.get(name):
+            raise InvalidRequest(f"'{name}' is not known to this model's API.", param=name)
+    return tuple(name for name, value in rest.items() if name not in _SAYS_NOTHING and value not in _NOTHING)
 
 
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:

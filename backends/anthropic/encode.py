@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from backends.anthropic.turns import build_turns
 from backends.rest import REST
 from orchestration.core.errors import InvalidRequest
@@ -36,6 +38,9 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "ignore_eos": (False,),
 }
+_LEFT_OUT = ("metadata", "prompt_cache_key", "safety_identifier", "seed", "service_tier", "store", "verbosity")
+"""What has no meaning there; the client is told that it was left out."""
+_EFFORTS = ("low", "medium", "high")
 _CHOICES = {"none": "none", "auto": "auto", "required": "any"}
 
 
@@ -56,10 +61,20 @@ def build_body(request: Request) -> dict[str, Any]:
     return body | _build_tools(fields) | _build_rest(fields)
 
 
+def left_out(request: Request) -> tuple[str, ...]:
+    """Name the fields in OpenAI's shape that the API is not told of."""
+    fields = request.fields
+    names = [name for name in _LEFT_OUT if fields.get(name)]
+    if fields.get("reasoning_effort") not in (None, *_EFFORTS):
+        names.append("reasoning_effort")
+    return tuple(names)
+
+
 def _refuse_unsupported(fields: Json) -> None:
     for name, harmless in _WITHOUT_EFFECT.items():
         if name in fields and fields[name] not in harmless:
-            raise InvalidRequest(f"'{name}' other than {harmless[0]!r} is not known to this model's API.", param=name)
+            known = orjson.dumps(harmless[0]).decode()
+            raise InvalidRequest(f"'{name}' other than {known} is not known to this model's API.", param=name)
     temperature = fields.get("temperature", 0)
     if isinstance(temperature, int | float) and temperature > 1:
         raise InvalidRequest(f"This model takes a 'temperature' from 0 to 1, not {temperature}.", param="temperature")
@@ -115,6 +130,6 @@ def _build_rest(fields: Json) -> dict[str, Any]:
                 "'json_schema' is.",
                 param="response_format",
             )
-    if fields.get("reasoning_effort") in ("low", "medium", "high"):
+    if fields.get("reasoning_effort") in _EFFORTS:
         config.setdefault("effort", fields["reasoning_effort"])
     return {**rest, "output_config": config} if config else rest

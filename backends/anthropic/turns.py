@@ -60,9 +60,12 @@ def _build_assistant(at: str, message: Json) -> Iterator[Json]:
 
 
 def _build_result(at: str, message: Json) -> Json:
+    if not message.get("tool_call_id"):
+        name = f"{at}.tool_call_id"
+        raise InvalidRequest(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
     content = message.get("content")
     told = content if isinstance(content, str) else list(_build_parts(at, content))
-    block = {"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": told}
+    block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": told}
     return {**block, **message.get(REST, {})}
 
 

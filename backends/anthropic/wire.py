@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from backends.anthropic.decode import DIALECT, MessageDecoder
-from backends.anthropic.encode import build_body
+from backends.anthropic.encode import build_body, left_out
 from backends.remote.backend import RemoteBackend, Timeouts
 from backends.remote.tokens import TokenDecoder
 from backends.remote.upstream import Upstream
@@ -63,14 +63,16 @@ class AnthropicWire:
         if path is None:
             raise BackendError(f"{backend} has no path for {request.kind} calls")
         is_its_own = request.dialect == DIALECT
+        dropped: tuple[str, ...] = ()
         if is_its_own and request.raw is not None:
             body = orjson.loads(request.raw)
         else:
             body = build_body(request)
+            dropped = left_out(request)
             if request.kind is Kind.COUNT:  # of what is no part of a prompt, the API takes nothing there
                 body = {name: value for name, value in body.items() if name not in _NOT_COUNTED}
         headers = {"anthropic-version": _VERSION, **(request.headers if is_its_own else {})}
-        return Ask(path, orjson.dumps({**body, "model": self._model_of(request)}), headers)
+        return Ask(path, orjson.dumps({**body, "model": self._model_of(request)}), headers, dropped=dropped)
 
     def decoder(self, request: Request, *, backend: str) -> Decoder:
         """Return the reader of one answer."""

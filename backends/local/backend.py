@@ -13,6 +13,7 @@ from backends.local.model import LocalModel
 from backends.local.prompts import field_of, read_prompts
 from backends.local.sampling import Sampling, read_sampling
 from backends.local.text import LocalText
+from backends.rest import left_out
 from orchestration.core.call import Call
 from orchestration.core.errors import (
     BackendError,
@@ -23,7 +24,7 @@ from orchestration.core.errors import (
     Overloaded,
 )
 from orchestration.core.events import Event, Finish, Start, Usage
-from orchestration.core.notes import ENGINE
+from orchestration.core.notes import DROPPED_PARAMS, ENGINE
 from orchestration.core.request import Kind
 
 _STATS_TIMEOUT_S = 10.0
@@ -63,6 +64,8 @@ class LocalBackend:
     async def __call__(self, call: Call, /) -> AsyncGenerator[Event, None]:
         """Answer the call; `Start` comes with the first token."""
         request = call.request
+        if dropped := left_out(request):
+            call.notes.extra[DROPPED_PARAMS] = list(dropped)
         begun_s = asyncio.get_running_loop().time()
         sampling = read_sampling(request)
         text = await self._model.text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ def read_number(fields: Fields, name: str, *, default: float, low: float, high: 
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise InvalidRequest(f"'{name}' must be a number from {low:g} to {high:g}, not {value!r}.", param=name)
+        raise InvalidRequest(f"'{name}' must be a number from {low:g} to {high:g}, not {told(value)}.", param=name)
     return float(value)
 
 
@@ -26,7 +27,7 @@ def read_integer(fields: Fields, name: str, *, low: int, high: int) -> int | Non
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequest(f"'{name}' must be a whole number from {low} to {high}, not {value!r}.", param=name)
+        raise InvalidRequest(f"'{name}' must be a whole number from {low} to {high}, not {told(value)}.", param=name)
     return value
 
 
@@ -34,5 +35,11 @@ def read_truth(fields: Fields, name: str) -> bool:
     """Return true or false, false where the field is absent or null."""
     value = fields.get(name)
     if not isinstance(value, bool | None):
-        raise InvalidRequest(f"'{name}' must be true or false, not {value!r}.", param=name)
+        raise InvalidRequest(f"'{name}' must be true or false, not {told(value)}.", param=name)
     return bool(value)
+
+
+def told(value: Any) -> str:
+    """Write a value as the client did, in JSON, cut to 80 characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from backends.local.fields import Fields, read_integer, read_number, read_truth
+from backends.local.fields import Fields, read_integer, read_number, read_truth, told
 from orchestration.core.errors import InvalidRequest
 from orchestration.core.request import Kind, Request
 
@@ -102,7 +102,7 @@ def _refuse_unsupported(fields: Fields) -> None:
     for name, neutral in _WITHOUT_EFFECT.items():
         value = fields.get(name)
         if value is not None and value not in neutral:
-            raise InvalidRequest(f"'{name}' of {_shorten(value)} is not supported by this model.", param=name)
+            raise InvalidRequest(f"'{name}' of {told(value)} is not supported by this model.", param=name)
 
 
 def _read_top_p(fields: Fields) -> float:
@@ -147,8 +147,3 @@ def _read_stop_ids(fields: Fields) -> tuple[int, ...]:
             f"'stop_token_ids' must be a list of up to {_MAX_STOPS} token ids.", param="stop_token_ids"
         )
     return tuple(ids)
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

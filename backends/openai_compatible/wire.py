@@ -14,7 +14,7 @@ from backends.remote.backend import RemoteBackend, Timeouts
 from backends.remote.tokens import TokenDecoder
 from backends.remote.upstream import Upstream
 from backends.remote.wire import Ask, Decoder
-from backends.rest import without_rest
+from backends.rest import left_out, without_rest
 from orchestration.core.errors import BackendError
 from orchestration.core.request import TOKEN_KINDS, Kind, Request
 from orchestration.core.secret import Secret
@@ -79,7 +79,10 @@ class OpenAIWire:
         return "health" if self._provider.is_rooted else "models"
 
     def ask(self, request: Request, *, backend: str) -> Ask:
-        """Write the request; raises `BackendError` for a kind of call that has no path."""
+        """Write the request; raises `BackendError` for a kind of call that has no path.
+
+        Raises `InvalidRequest` for what the server does not take.
+        """
         fields = {**without_rest(request), "model": self._model or request.model}
         if request.kind in TOKEN_KINDS:
             return self._ask_tokens(request.kind, fields, backend=backend)
@@ -91,7 +94,7 @@ class OpenAIWire:
         body, dropped = self._provider.adapt(fields, request.kind, name=backend, drops=self._drops)
         if request.is_streamed and request.kind is not Kind.EMBEDDING:
             body["stream_options"] = {**(request.fields.get("stream_options") or {}), "include_usage": True}
-        return Ask(path, orjson.dumps(body), dropped=tuple(dropped))
+        return Ask(path, orjson.dumps(body), dropped=(*dropped, *left_out(request)))
 
     def decoder(self, request: Request, *, backend: str) -> Decoder:
         """Return the reader of one answer."""

@@ -96,16 +96,18 @@ def _read_choice(choice: Json) -> Any:
 
 
 def _read_format(sent: dict[str, Any]) -> dict[str, Any]:
-    """Take the answer's schema out of `output_config`; what else is in there stays."""
+    """Take the answer's schema out of `output_config`, or where it stood before; what else is in there stays."""
     config = dict(sent.pop("output_config", {}))
-    wanted = config.pop("format", None)
+    wanted, name = config.pop("format", None), "output_config.format"
     if config:
         sent["output_config"] = config
     if wanted is None:
+        wanted, name = sent.pop("output_format", None), "output_format"
+    if wanted is None:
         return {}
-    check.json_object("output_config.format", wanted)
-    check.one_of("json_schema")("output_config.format.type", wanted.get("type"))
-    check.json_object("output_config.format.schema", wanted.get("schema"))
+    check.json_object(name, wanted)
+    check.one_of("json_schema")(f"{name}.type", wanted.get("type"))
+    check.json_object(f"{name}.schema", wanted.get("schema"))
     schema = {"name": "answer", "schema": wanted["schema"], "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 

@@ -18,7 +18,7 @@ from backends.openai_compatible import build_openai_compatible
 from orchestration.core import Backend
 from tests.backends.anthropic.test_backend import block, end, event, message
 from tests.backends.remote.fake_upstream import FakeUpstream, answering, streaming
-from tests.gateway.serving import parts_of, served
+from tests.gateway.serving import ask, parts_of, served
 
 QUESTION = "What is the weather in Oslo?"
 PARAMETERS: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -263,6 +263,67 @@ async def test_an_openai_upstream_sees_nothing_that_only_anthropic_knows() -> No
         "tools": [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}],
     }
     assert not [name for name in asked.headers if name.startswith("anthropic")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "dropped"),
+    [
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "low"}},
+         "thinking, output_config"),
+        ({"thinking": {"type": "disabled"}, "context_management": {}, "mcp_servers": [], "container": None}, None),
+        ({"speed": "fast"}, "speed"),
+    ],
+)  # fmt: skip
+async def test_an_anthropic_client_hears_what_another_backend_was_not_told(
+    fields: dict[str, Any], dropped: str | None
+) -> None:
+    body = {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}], **fields}
+    async with (
+        remote(build_openai_compatible, openai_script(False, False)) as (backend, _),
+        served(parts_of(backend)) as port,
+    ):
+        reply = await ask(port, "/v1/messages", body, headers={"anthropic-beta": "b"})
+
+    assert (reply.status, reply.headers.get("x-lamina-dropped")) == (200, dropped)
+
+
+@pytest.mark.parametrize("name", ["mcp_servers", "container"])
+async def test_work_that_only_anthropics_servers_do_is_refused_elsewhere(name: str) -> None:
+    body = {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}], name: [{"url": "x"}]}
+    async with (
+        remote(build_openai_compatible, openai_script(False, False)) as (backend, upstream),
+        served(parts_of(backend)) as port,
+    ):
+        reply = await ask(port, "/v1/messages", body)
+
+    assert (reply.status, upstream.asked) == (400, [])
+    assert name in reply.json["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["output_format", "output_config"])
+async def test_an_answers_schema_reaches_another_backend(name: str) -> None:
+    wanted = {"type": "json_schema", "schema": PARAMETERS}
+    stated = wanted if name == "output_format" else {"format": wanted}
+    body = {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}], name: stated}
+    async with (
+        remote(build_openai_compatible, openai_script(False, False)) as (backend, upstream),
+        served(parts_of(backend)) as port,
+    ):
+        assert (await ask(port, "/v1/messages", body)).status == 200
+
+    assert upstream.asked[0].body["response_format"]["json_schema"]["schema"] == PARAMETERS
+
+
+async def test_an_openai_client_hears_what_anthropic_was_not_told() -> None:
+    said = {"seed": 1, "store": True, "verbosity": "low", "user": "u", "reasoning_effort": "minimal"}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], **said}
+    async with (
+        remote(build_anthropic, anthropic_script(False, False)) as (backend, _),
+        served(parts_of(backend)) as port,
+    ):
+        reply = await ask(port, "/v1/chat/completions", body)
+
+    assert reply.headers["x-lamina-dropped"] == "seed, store, verbosity, reasoning_effort"
 
 
 async def test_thoughts_signatures_and_citations_come_through_between_anthropics_own() -> None:

@@ -276,6 +276,7 @@ async def test_openais_request_is_told_in_anthropics_shape(upstream: FakeUpstrea
          "messages[0].tool_calls[0].function.arguments"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
          "messages[0].content[0]"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
     ],
 )  # fmt: skip
 async def test_what_the_format_cannot_say_is_refused_by_name(

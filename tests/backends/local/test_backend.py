@@ -265,6 +265,23 @@ async def test_a_wrong_chat_is_refused_by_its_field(
 
 
 @pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"response_format": {"type": "json_object", "strict": True}}, '{"type": "json_object", "strict": true}'),
+        ({"logprobs": "yes"}, 'not "yes"'),
+        ({"top_p": None, "seed": 2**64}, str(2**64)),
+    ],
+)
+async def test_a_wrong_value_is_quoted_as_the_client_wrote_it(
+    backend: LocalBackend, fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await ask(backend, chat_call(**fields))
+
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"best_of": 1, "logit_bias": {}, "presence_penalty": 0, "response_format": {"type": "text"}, "tools": []},
