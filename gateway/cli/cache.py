@@ -10,10 +10,13 @@ from typing import Any
 import httpx
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from gateway.refusals import Refused
 
 _TIMEOUT_S = 60.0
+_WIDEST = 10_000
+_COLUMNS = ("entry", "kind", "model", "tenant", "tags", "hits", "bytes", "ends")
 
 
 class CacheRefused(Refused):
@@ -57,18 +60,22 @@ def stats(gateway: Gateway) -> None:
 
 
 def list_entries(gateway: Gateway, *, wanted: Mapping[str, str | None], limit: int) -> None:
-    """Print entries, the longest-lived first."""
+    """Print entries, the longest-lived first: as a table where it fits, else as two lines for each."""
     found = gateway.ask("GET", "/entries", {**wanted, "limit": limit})["entries"]
-    whole = [Column(name, no_wrap=True) for name in ("entry", "kind")]
-    folded = [Column(name, overflow="fold") for name in ("model", "tenant", "tags")]
-    shown = Table(*whole, *folded, *(Column(name, no_wrap=True) for name in ("hits", "bytes", "ends")))
-    for one in found:
-        left = f"{max(0.0, one['ends_at'] - time.time()) / 3600:.1f}h"
-        tags = ", ".join(one["tags"])
-        shown.add_row(
-            one["entry"], one["kind"], one["model"], one["tenant"], tags, str(one["hits"]), str(one["size_bytes"]), left
-        )
-    Console(highlight=False).print(shown if found else "No entries.")
+    rows = [_row(one) for one in found]
+    shown = Table(*(Column(name, no_wrap=True) for name in _COLUMNS))
+    for row in rows:
+        shown.add_row(*map(Text, row))  # a tag may look like markup
+    out = Console(highlight=False)
+    if not rows:
+        out.print("No entries.")
+    elif out.measure(shown, options=out.options.update(width=_WIDEST)).maximum <= out.width:
+        out.print(shown)
+    else:
+        for entry, kind, model, tenant, tags, hits, size, left in rows:
+            about = f"model {model}, tenant {tenant}" + (f", tags {tags}" if tags else "")
+            text = f"{entry} {kind}, {hits} hits, {size} bytes, ends in {left}\n  {about}"
+            out.print(text, markup=False, soft_wrap=True)
 
 
 def delete(
@@ -84,6 +91,12 @@ def delete(
         params = {**wanted, "reason": reason, **({"all": "true"} if is_all else {})}
         answer = gateway.ask("DELETE", "", params)
     Console(highlight=False).print(f"{answer['deleted']} entries were forgotten, at every worker and node")
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    left = f"{max(0.0, one['ends_at'] - time.time()) / 3600:.1f}h"
+    tags = ", ".join(sorted(one["tags"]))
+    return one["entry"], one["kind"], one["model"], one["tenant"], tags, str(one["hits"]), str(one["size_bytes"]), left
 
 
 def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -195,12 +195,13 @@ async def test_a_worker_hears_of_another_nodes_invalidation_within_a_second(node
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # typer's, of click
 async def test_the_command_line_counts_lists_and_deletes(
-    nodes: tuple[Whole, Whole], capsys: pytest.CaptureFixture[str]
+    nodes: tuple[Whole, Whole], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gateway.cli import cache  # under the filter above
 
+    monkeypatch.setenv("COLUMNS", "80")
     one, other = nodes
-    await say(one, "hello", tags="x")
+    await say(one, "hello", tags="x,[red]y")
     entry = (await say(one, "hello")).headers["x-lamina-entry"]
     gateway = cache.Gateway(other.url, None)
     x: dict[str, str | None] = {"tag": "x"}
@@ -216,6 +217,7 @@ async def test_the_command_line_counts_lists_and_deletes(
     printed = capsys.readouterr().out
     assert "model m" in printed
     assert entry in printed
+    assert ", tags [red]y, x\n" in printed
     assert "1 entries were forgotten" in printed
     assert await cached(one, "hello") == "miss"
 
