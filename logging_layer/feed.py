@@ -57,9 +57,10 @@ class Feed:
     """Bring every record of the spool to one sink, at least once; progress is durable after each batch, or, while the
     spool's disk is full, known to this process alone: what is shipped goes then all the same, and makes room.
 
-    A batch goes out when it is full, when its oldest record is `linger_s` old, or at the end; after one that was not
-    full nothing is looked for during `rest_s`. While the sink is
-    down the feed waits, up to `max_wait_s` between tries. What a sink refuses alone is put into `refused.<sink>`.
+    A batch goes out when it is full, when its oldest record is `linger_s` old, or at the end; one that is neither is
+    looked at again when it is due. After one that was not full nothing is looked for during `rest_s`, and while nothing
+    comes the looks, from `poll_s` on, become as rare. While the sink is down the feed waits, up to `max_wait_s` between
+    tries. What a sink refuses alone is put into `refused.<sink>`.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Feed:
         self._rest_s = rest_s
         self._max_wait_s = max_wait_s
         self._was_full = False
+        self._due_in_s = 0.0
         self._offsets = load_progress(folder, sink.name)
         self.counts = FeedCounts()
         self.problem: str | None = None
@@ -106,7 +108,8 @@ class Feed:
             is_last = stopping.is_set()
             try:
                 has_moved = await self.step(is_last=is_last)
-                self.problem, wait_s = None, self._poll_s
+                self.problem = None
+                wait_s = self._poll_s if has_moved else min(wait_s * 2, max(self._poll_s, self._rest_s))
             except (SinkDown, OSError) as exc:
                 if str(exc) != self.problem:
                     _logger.warning("feed.waits sink=%s: %s", self.name, exc)
@@ -115,23 +118,26 @@ class Feed:
             if is_last and not has_moved:
                 return
             if not has_moved:
-                await pause(stopping, wait_s)
+                await pause(stopping, max(wait_s, self._due_in_s))
             elif not self._was_full and not is_last:
                 await pause(stopping, self._rest_s)  # a batch of a few costs nearly as much as one of hundreds
 
     async def step(self, *, is_last: bool = False) -> bool:
         """Ship one batch; False where there is none, or none that is due. Raises `SinkDown` and `OSError`."""
+        self._due_in_s = 0.0
+        if not self.backlog_bytes():  # a few names and sizes, for a tenth of what it takes to wake a thread
+            self.lag_s = 0.0
+            return False
         batch = await asyncio.to_thread(self._read)
         self.lag_s = batch.oldest_s
         is_full = len(batch.records) >= self._sink.max_records or batch.size_bytes >= MAX_BATCH_BYTES
-        if batch.offsets == self._offsets or (batch.records and not is_full and not is_last and self._is_young(batch)):
+        if batch.records and not is_full and not is_last:
+            self._due_in_s = min(max(self._linger_s - batch.oldest_s, 0.0), self._linger_s)
+        if batch.offsets == self._offsets or self._due_in_s:
             return False
         self._was_full = is_full
         refused = await self._send(batch.records)
-        await asyncio.to_thread(self._put_aside, refused)
-        self._offsets = batch.offsets  # what is shipped may be deleted, also where no progress can be written any more
-        self._count(batch, refused)
-        await asyncio.to_thread(save_progress, self._folder, self.name, batch.offsets)
+        await asyncio.to_thread(self._settle, batch, refused)
         return True
 
     async def aclose(self) -> None:
@@ -140,9 +146,6 @@ class Feed:
 
     def _waiting_bytes(self, paths: Sequence[Path]) -> int:
         return sum(max(segment.size_of(path) - self._offsets.get(path.name, 0), 0) for path in paths)
-
-    def _is_young(self, batch: _Batch) -> bool:
-        return batch.oldest_s < self._linger_s
 
     def _read(self) -> _Batch:
         """Read the next batch from all segments, each from where the sink has come to."""
@@ -198,10 +201,14 @@ class Feed:
         half = len(records) // 2
         return await self._send(records[:half]) + await self._send(records[half:])
 
-    def _put_aside(self, refused: Sequence[Shipped]) -> None:
+    def _settle(self, batch: _Batch, refused: Sequence[Shipped]) -> None:
+        """Put aside what was refused, and note how far the sink is."""
         if refused:
             with (self._folder / f"refused.{self.name}").open("ab") as file:
                 file.writelines(each.data + b"\n" for each in refused)
+        self._offsets = batch.offsets  # what is shipped may be deleted, also where no progress can be written any more
+        self._count(batch, refused)
+        save_progress(self._folder, self.name, batch.offsets)
 
     def _count(self, batch: _Batch, refused: Sequence[Shipped]) -> None:
         self.counts.shipped += len(batch.records) - len(refused)

@@ -46,8 +46,12 @@ def create(folder: Path, *, worker: str) -> tuple[Path, int]:
 
 
 def list_segments(folder: Path) -> list[Path]:
-    """List the segments, oldest first within each worker."""
-    return sorted(folder.glob(f"*{SUFFIX}"))
+    """List the segments, oldest first within each worker; none where there is no such folder."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in sorted(names) if name.endswith(SUFFIX)]
 
 
 def size_of(path: Path) -> int:
