@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.key import DENIED_FIELDS, exact_key
+from cache.key import DENIED_FIELDS, NUMBERS, exact_key
 from orchestration.core import Call, Kind
 from tests.cache.scripted import a_call
 
@@ -64,7 +64,8 @@ def test_the_order_of_fields_never_changes_the_key(fields: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("temperature", [None, 0, 0.0, -0.0, 1, 1.0, True, "1", 1e-9]),
+        ("temperature", [None, 0, 1, True, "1", 1e-9, 2**70, 2**70 + 1]),
+        ("weight", [None, 0, 0.0, -0.0, 1, 1.0, True, "1", 1e-9]),
         ("max_tokens", [16, 4000]),
         ("num_ctx", [2048, 8192]),
         ("top_p", [0.1, 0.9]),
@@ -82,6 +83,15 @@ def test_values_that_differ_make_keys_that_differ(name: str, values: list[Any]) 
     calls = [a_call()] + [a_call(**{name: value}) for value in values]
 
     assert len({key_of(call) for call in calls}) == len(calls)
+
+
+@pytest.mark.parametrize("name", sorted(NUMBERS))
+def test_how_a_sampling_number_is_spelled_never_changes_the_key(name: str) -> None:
+    def keys(*values: Any) -> set[str]:
+        return {key_of(a_call(**{name: value})) for value in values}
+
+    assert len(keys(0, 0.0, -0.0)) == len(keys(1, 1.0)) == 1
+    assert len(keys(0, 1, True)) == 3
 
 
 def test_nan_equals_itself_in_a_key() -> None:
