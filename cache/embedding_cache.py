@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+_DOUBTS_AFTER = 64
+_LEFT_OUT = 15
 _OVERHEAD_BYTES = 300
 """What an entry of the table below takes beside its vector (measured for digests of 16 bytes)."""
 
@@ -47,9 +49,31 @@ class EmbeddingCounts:
     encoded: int = 0
 
 
+class _Chances:
+    """Whether asking the others pays: for a lone text it takes a tenth of what encoding does.
+
+    After 64 times in a row without a find only every sixteenth lone text is asked for, until one is found.
+    """
+
+    def __init__(self) -> None:
+        self._in_vain = 0
+        self._left_out = 0
+
+    def are_worth_it(self, num_texts: int) -> bool:
+        if num_texts > 1 or self._in_vain < _DOUBTS_AFTER or self._left_out >= _LEFT_OUT:
+            self._left_out = 0
+            return True
+        self._left_out += 1
+        return False
+
+    def hear(self, has_found: bool) -> None:
+        self._in_vain = 0 if has_found else self._in_vain + 1
+
+
 class EmbeddingCache:
     """Keep embeddings of one revision by the text's hash, at most `max_bytes` in memory, the least used leave first.
 
+    What is not in memory is asked of the others (`shared`), most lone texts only while these know some of them.
     A text that is being encoded is not encoded once more for another who asks for it in the same `lane`; who leaves
     does not stop it.
     """
@@ -60,6 +84,7 @@ class EmbeddingCache:
         self._max_bytes = max_bytes
         self._shared = shared
         self._kept: OrderedDict[bytes, Embedding] = OrderedDict()
+        self._chances = _Chances()
         self._under_way: dict[tuple[bytes, Hashable], asyncio.Task[Embedding]] = {}
 
     def __len__(self) -> int:
@@ -71,9 +96,10 @@ class EmbeddingCache:
         found = [self._recall(digest) for digest in digests]
         missing = list({digest: None for digest, known in zip(digests, found, strict=True) if known is None})
         self.counts.memory += len(texts) - sum(known is None for known in found)
-        if not missing or self._shared is None:
+        if not missing or self._shared is None or not self._chances.are_worth_it(len(missing)):
             return found
         told = dict(zip(missing, await self._shared.read(missing), strict=True))
+        self._chances.hear(any(embedding is not None for embedding in told.values()))
         for digest, embedding in told.items():
             if embedding is not None:
                 self.counts.shared += 1

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import faiss
 import numpy as np
+import uvloop
 from numpy.typing import NDArray
 
 from cache.batcher import Batcher
@@ -110,7 +111,8 @@ def main() -> None:
     follow_supervisor()
     faiss.omp_set_num_threads(1)
     try:
-        asyncio.run(serve(options))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(options))
     except ExportFailed as exc:
         logger.error("owner.export_failed: %s", exc)
         sys.exit(1)

@@ -43,6 +43,10 @@ class VectorIndex(Protocol):
         """Count the changes."""
         ...
 
+    def is_ready(self, partition: str) -> bool:
+        """Tell whether the partition can be searched as it is."""
+        ...
+
     async def ready(self, partition: str) -> None:
         """Have the partition where it can be searched; asked for while its question is encoded."""
         ...
@@ -112,8 +116,10 @@ class OwnerMethods:
                 pass
             case _:
                 raise MethodError("bad_params", "search takes partition, text and top_k from 1 to 100")
-        # Reading a partition that is not in memory takes no longer than encoding, so both run at once.
-        vector, _ = await asyncio.gather(self._vector(text, Lane.URGENT), self._index.ready(partition))
+        if self._index.is_ready(partition):
+            vector = await self._vector(text, Lane.URGENT)
+        else:  # reading a partition takes no longer than encoding, so both run at once
+            vector, _ = await asyncio.gather(self._vector(text, Lane.URGENT), self._index.ready(partition))
         try:
             found = await self._index.search(partition, vector, top_k)
         except NotBuiltYet as exc:

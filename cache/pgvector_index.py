@@ -79,6 +79,10 @@ class PgvectorIndex:
             await asyncio.wait([self._task])
         await self._database.aclose()
 
+    def is_ready(self, partition: str) -> bool:
+        """Say so: a partition is where it is searched."""
+        return True
+
     async def ready(self, partition: str) -> None:
         """Do nothing: a partition is where it is searched."""
 

@@ -119,9 +119,13 @@ class SharedIndex:
         await self._write_snapshot()
         await self._vectors.aclose()
 
+    def is_ready(self, partition: str) -> bool:
+        """Tell whether the partition is in memory, or cannot be read."""
+        return partition in self._partitions or self.is_down
+
     async def ready(self, partition: str) -> None:
         """Have the partition in memory, read from Redis where it was not; without Redis as it is."""
-        if partition in self._partitions or self.is_down:
+        if self.is_ready(partition):
             return
         loading = self._loading.get(partition)
         if loading is None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +202,9 @@ class NoIndex:
 
     generation = 0
 
+    def is_ready(self, partition: str) -> bool:
+        return True
+
     async def ready(self, partition: str) -> None:
         return
 
@@ -216,6 +219,46 @@ class NoIndex:
 
     def numbers(self) -> dict[str, int]:
         return {}
+
+
+class Others:
+    """Know some texts' digests from some time on, and count how often they were asked."""
+
+    def __init__(self) -> None:
+        self.num_asked = 0
+        self.is_knowing = False
+
+    async def read(self, digests: Sequence[bytes]) -> list[Embedding | None]:
+        self.num_asked += 1
+        return [an_embedding(1) if self.is_knowing else None for _ in digests]
+
+    def write(self, digest: bytes, embedding: Embedding) -> None:
+        raise AssertionError("nothing is encoded here")
+
+
+async def test_others_who_know_nothing_are_asked_for_few_lone_texts_until_they_know_one() -> None:
+    others = Others()
+    cache = EmbeddingCache(max_bytes=1_000_000, shared=others)
+
+    for number in range(64 + 160):
+        await cache.find([f"unknown {number}"])
+    asked_in_vain = others.num_asked
+    others.is_knowing = True
+    found = [await cache.find([f"known {number}"]) for number in range(40)]
+
+    assert asked_in_vain == 64 + 10
+    assert [None] not in found[16:]
+    assert others.num_asked - asked_in_vain >= 40 - 16
+
+
+async def test_several_texts_are_always_asked_for_together() -> None:
+    others = Others()
+    cache = EmbeddingCache(max_bytes=1_000_000, shared=others)
+
+    for number in range(100):
+        await cache.find([f"one {number}", f"other {number}"])
+
+    assert others.num_asked == 100
 
 
 @given(texts=st.lists(st.text(max_size=40), min_size=1, max_size=8))

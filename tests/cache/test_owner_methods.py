@@ -25,6 +25,9 @@ class Failing:
     def __init__(self, fault: Exception) -> None:
         self._fault = fault
 
+    def is_ready(self, partition: str) -> bool:
+        return True
+
     async def ready(self, partition: str) -> None:
         pass
 
