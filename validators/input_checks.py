@@ -18,6 +18,8 @@ from validators.shadow import Shadow, normalise
 from validators.texts import Path, Text, texts_of, token_ids_of, with_texts
 
 LONG_CHARS = 10_000
+TEXTS_A_TURN = 256
+"""After so many texts of a request the event loop turns: a body has room for 500,000 of them."""
 
 
 class InputChecks:
@@ -49,7 +51,7 @@ async def _checked(request: Request, rules: Sequence[Rule], tally: Tally) -> Req
     _refuse_token_ids(request, rules, tally)
     texts = texts_of(request)
     content = [rule for rule in rules if rule.check.subject is Subject.CONTENT]
-    shadows = [await _shadow_of(text) for text in texts] if content else []
+    shadows = await _shadows_of(texts) if content else []
     edits: list[list[Edit]] = [[] for _ in texts]
     for rank, rule in enumerate(content):
         await _check_content(rule, texts, shadows, edits, tally, rank=rank)
@@ -82,14 +84,25 @@ async def _check_content(
     *,
     rank: int,
 ) -> None:
-    for text, shadow, of_text in zip(texts, shadows, edits, strict=True):
+    for place, (text, shadow, of_text) in enumerate(zip(texts, shadows, edits, strict=True), 1):
         if tally.has_failed(rule):
             return
+        if not place % TEXTS_A_TURN:
+            await asyncio.sleep(0)
         context = Context(stage=Stage.INPUT, where=text.param, request=tally.request)
         verdict = await tally.judge(rule, shadow.text, context, param=text.param)
         if verdict.outcome is Outcome.REWRITE:
             found = on_original(verdict.spans, shadow, rank=rank)
             of_text.extend(_as_json(edit) if text.is_json else edit for edit in found)
+
+
+async def _shadows_of(texts: Sequence[Text]) -> list[Shadow]:
+    shadows = []
+    for text in texts:
+        shadows.append(await _shadow_of(text))
+        if not len(shadows) % TEXTS_A_TURN:
+            await asyncio.sleep(0)
+    return shadows
 
 
 async def _shadow_of(text: Text) -> Shadow:

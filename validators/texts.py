@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +59,9 @@ def token_ids_of(request: Request) -> str | None:
 
 def with_texts(request: Request, changes: Mapping[Path, str]) -> Request:
     """Return the request with some texts replaced; what it shares with the old one is not changed."""
-    fields: dict[str, Any] = {}
-    for path, text in changes.items():
-        name = str(path[0])
-        fields[name] = _with(fields.get(name, request.fields[name]), path[1:], text)
-    return request.with_fields(**fields)
+    if not changes:
+        return request
+    return request.with_fields(**_replaced(request.fields, list(changes.items()), only=True))
 
 
 def _walk(path: Path, value: Any) -> Iterator[Text]:
@@ -86,12 +84,17 @@ def _holds_ids(value: Any) -> bool:
     return any(isinstance(inner, int) or _holds_ids(inner) for inner in value)
 
 
-def _with(value: Any, path: Path, text: str) -> Any:
-    if not path:
-        return text
-    step, *rest = path
-    if isinstance(value, dict):
-        return {**value, step: _with(value[step], tuple(rest), text)}
+def _replaced(value: Any, changes: Sequence[tuple[Path, str]], *, only: bool = False) -> Any:
+    """Copy what holds a change, once whatever the number of changes; `only` what was changed, of an object."""
+    if not changes[0][0]:
+        return changes[0][1]
+    below: dict[str | int, list[tuple[Path, str]]] = {}
+    for path, text in changes:
+        below.setdefault(path[0], []).append((path[1:], text))
+    inner = {step: _replaced(value[step], found) for step, found in below.items()}
+    if isinstance(value, Mapping):
+        return inner if only else {**value, **inner}
     copied = list(value)
-    copied[int(step)] = _with(value[int(step)], tuple(rest), text)
+    for step, item in inner.items():
+        copied[int(step)] = item
     return copied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from typing import Any
@@ -12,7 +13,7 @@ from orchestration.core import Kind
 from orchestration.core.errors import Blocked, CheckUnavailable, InvalidRequest
 from tests.validators.scripts import FAILED, Fixed, Scripted, make_call, rewriting, rules, run
 from validators.check import Subject
-from validators.input_checks import InputChecks
+from validators.input_checks import TEXTS_A_TURN, InputChecks
 from validators.policy import Fail, Mode, OnFail, Rule
 
 KEY = "AKIA" + "IOSFODNN7EXAMPLE"
@@ -293,3 +294,32 @@ async def test_the_model_is_asked_only_after_every_check_has_ended() -> None:
     await run(InputChecks([rule(Noting()), rule(Noting())]), Core())
 
     assert order == ["check", "check", "model"]
+
+
+async def test_between_many_texts_others_have_their_turn() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    messages = await passed_on([{"role": "user", "content": f"{n} {KEY}"} for n in range(2_000)], SECRETS, banning())
+    counting.cancel()
+
+    assert messages == [{"role": "user", "content": f"{n} {HIDDEN}"} for n in range(2_000)]
+    assert turns >= 3 * (2_000 // TEXTS_A_TURN)  # to read them, and for each check
+
+
+async def test_what_no_rewrite_touches_is_shared_with_the_request_as_it_came() -> None:
+    core, kept = Scripted(), {"role": "user", "content": [{"type": "text", "text": "fine"}]}
+    call = make_call(messages=[kept, {"role": "user", "content": [{"type": "text", "text": KEY}, kept, KEY]}])
+
+    await run(checks(SECRETS), core, call)
+
+    changed = core.calls[0].request.fields["messages"]
+    assert changed[1]["content"] == [{"type": "text", "text": HIDDEN}, kept, HIDDEN]
+    assert changed[0] is kept
+    assert call.request.fields["messages"][1]["content"][2] == KEY
