@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 
 from backends.engine.attn.kv_store import KV_DTYPES
-from backends.engine.config import EngineConfig, size_pool
+from backends.engine.config import EngineConfig, doubts, size_pool
 from backends.engine.core import EngineCore
 from backends.engine.csrc.build import KernelsUnavailable, load_kernels
 from backends.engine.csrc.check import check_kernels
 from backends.engine.journal import Journal
 from backends.engine.loop import EngineLoop
-from backends.engine.memory import page_bytes, pool_bytes
+from backends.engine.memory import free_bytes, page_bytes, pool_bytes
 from backends.engine.model.loader import DTYPES, LoadedModel, choose_device, load
 from backends.engine.model.quant import QUANTIZATIONS
 from backends.engine.model.weights import ModelUnreadable
@@ -55,6 +55,10 @@ def main() -> int:
         return 2
     config = _configure(args, model)
     info = _describe(args, model, config)
+    for doubt in doubts(
+        config, pool_bytes=config.num_pages * _page_bytes(args, model), free_bytes=free_bytes(model.device)
+    ):
+        _warn(doubt)
     kernels = _prepare_kernels(args, model)
     runner = Runner(
         model,
@@ -78,7 +82,7 @@ def _prepare_kernels(args: argparse.Namespace, model: LoadedModel) -> bool:
         load_kernels(args.compiled.expanduser(), progress=_progress)
         check_kernels(model.shape, model.dtype, args.quantization, _kv_dtype(args, model))
     except KernelsUnavailable as exc:
-        logger.warning("engine: no CPU kernels, plain torch is used and is several times slower: %s", exc)
+        _warn(f"no CPU kernels, plain torch is used and is several times slower: {exc}")
         return False
     return True
 
@@ -112,9 +116,15 @@ def _progress(what: str, done: int, total: int) -> None:
     report("progress", what=what, done=done, total=total)
 
 
+def _warn(message: str) -> None:
+    """Say it in the log, and where the one who started us looks."""
+    logger.warning("engine: %s", message)
+    report("warning", message=message)
+
+
 def _configure(args: argparse.Namespace, model: LoadedModel) -> EngineConfig:
     shape = model.shape
-    bytes_per_page = page_bytes(shape, page_size=args.page_size, kv_dtype=_kv_dtype(args, model))
+    bytes_per_page = _page_bytes(args, model)
     memory_bytes = pool_bytes(model.device) if args.kv_memory_mb is None else args.kv_memory_mb << 20
     step_tokens = _STEP_TOKENS_CPU if model.device.type == "cpu" else _STEP_TOKENS_GPU
     return EngineConfig(
@@ -143,6 +153,10 @@ def _configure(args: argparse.Namespace, model: LoadedModel) -> EngineConfig:
         prefix_cache=not args.no_prefix_cache,
         num_swap_pages=(args.swap_memory_mb << 20) // bytes_per_page,
     )
+
+
+def _page_bytes(args: argparse.Namespace, model: LoadedModel) -> int:
+    return page_bytes(model.shape, page_size=args.page_size, kv_dtype=_kv_dtype(args, model))
 
 
 def _kv_dtype(args: argparse.Namespace, model: LoadedModel) -> torch.dtype:

@@ -82,5 +82,21 @@ def size_pool(*, memory_bytes: int, page_bytes: int, page_size: int, max_len: in
     return max(1, min(memory_bytes // page_bytes, useful))
 
 
+def doubts(config: EngineConfig, *, pool_bytes: int, free_bytes: int) -> list[str]:
+    """Say what whoever chose the pool's size should know, a sentence each: nothing where it suits."""
+    found = []
+    if config.num_slots < config.max_len:
+        found.append(
+            f"KV memory for {config.num_slots} tokens is less than one context of {config.max_len}: longer calls are "
+            "refused; a larger engine.kv_memory_mb takes them"
+        )
+    if pool_bytes > free_bytes:
+        found.append(
+            f"KV memory of {pool_bytes >> 20} MiB is more than the {free_bytes >> 20} MiB that are free: the system "
+            "may end the engine when it fills; a smaller engine.kv_memory_mb is safe"
+        )
+    return found
+
+
 Progress = Callable[[str, int, int], None]
 """Told what is being loaded, how many of it are done, and how many there are."""

@@ -16,9 +16,15 @@ _GPU_SHARE = 0.8
 def pool_bytes(device: torch.device) -> int:
     """Return the pool's size on this device: most of a GPU's free memory, a modest part of a machine's."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free * _GPU_SHARE)
-    return min(int(_available_bytes() * _CPU_SHARE), _CPU_LIMIT_BYTES)
+        return int(free_bytes(device) * _GPU_SHARE)
+    return min(int(free_bytes(device) * _CPU_SHARE), _CPU_LIMIT_BYTES)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return what is left of a GPU's memory, or of this machine's or the container's around us."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return _available_bytes()
 
 
 def page_bytes(shape: ModelShape, *, page_size: int, kv_dtype: torch.dtype) -> int:

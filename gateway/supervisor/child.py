@@ -224,6 +224,8 @@ class Child:
             self._become_ready(status)
         elif event == "progress":
             self.watcher.progressed(self, str(status.get("what", "")), status.get("done", 0), status.get("total"))
+        elif event == "warning":
+            self.watcher.changed(self, f"{self.name}: {status.get('message', '')}")
 
     def _become_ready(self, fields: dict[str, Any]) -> None:
         assert self._first is not None

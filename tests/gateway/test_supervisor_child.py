@@ -85,6 +85,16 @@ async def test_a_child_reports_its_progress_and_becomes_ready(make: Callable[...
     assert child.pid is None
 
 
+async def test_what_a_child_warns_of_is_said_to_whoever_watches(make: Callable[..., Child], notes: Notes) -> None:
+    child = make("report('warning', message='no compiler'); report('ready')\nsignal.pause()")
+
+    child.start()
+    await child.wait_ready()
+
+    assert notes.messages == ["fake: no compiler"]
+    await child.stop()
+
+
 async def test_a_child_that_is_killed_is_started_again(make: Callable[..., Child], notes: Notes) -> None:
     child = make(SERVE)
     child.start()

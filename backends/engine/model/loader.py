@@ -39,7 +39,10 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ModelUnreadable(f"device {name} was asked for and there is none; use cpu or auto")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError as exc:
+        raise ModelUnreadable(f"device {name} is not known; use auto, cpu, cuda or cuda:N") from exc
 
 
 def load(
