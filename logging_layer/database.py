@@ -147,6 +147,7 @@ def _as_it_is(text: str) -> str:
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
+    cursor.execute("PRAGMA page_size=16384")  # of a new file: a record fills most of a page of 4,096, or needs two
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")  # the spool forgets what the database has taken
     cursor.close()
