@@ -38,6 +38,7 @@ from logging_layer.spool import Spool
 from logging_layer.sql_sink import SqlSink
 from logging_layer.stages import timed, timed_handler
 from orchestration.core import Attempt, Call, Delta, Event, Finish, Handler, Kind, Request, Start, Usage, compose
+from orchestration.core.memory import settle_memory
 
 _LAYERS = ("limits", "input_checks", "exact_cache", "semantic_cache", "output_checks")
 _ANSWER = "The capital of France is Paris, a city of two million people on the Seine. " * 8
@@ -56,6 +57,7 @@ class Row:
 def main() -> None:
     """Run every case, one after the other."""
     options = _parser().parse_args()
+    settle_memory()  # as workers and the shipper do
     rows = asyncio.run(measure(options))
     table = Table(title=f"the call log (load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores)")
     for heading in ("case", "records", "records/s", "CPU us/record"):
