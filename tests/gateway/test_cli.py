@@ -27,7 +27,7 @@ def lamina(tmp_path: Path) -> Run:
             input=text,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
 

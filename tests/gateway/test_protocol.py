@@ -12,6 +12,7 @@ import uvicorn
 from gateway.protocol import BODY_FOLLOWS, MAX_HEAD_BYTES, LeanProtocol
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
+Skip = Callable[[float], None]
 
 
 @contextlib.asynccontextmanager
@@ -25,7 +26,7 @@ async def serving(app: App, **options: Any) -> AsyncIterator[tuple[asyncio.Strea
         await server.startup(sockets=[listening])
         reader, writer = await asyncio.open_connection(*listening.getsockname()[:2])
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 yield reader, writer
         finally:
             writer.close()
@@ -36,8 +37,29 @@ async def serving(app: App, **options: Any) -> AsyncIterator[tuple[asyncio.Strea
             await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
 
 
-def answering(*pieces: bytes, headers: list[tuple[bytes, bytes]] | None = None, waits: bool = False) -> App:
+@pytest.fixture
+async def skip(monkeypatch: pytest.MonkeyPatch) -> Skip:
+    """Give a way to set the event loop's clock ahead, so that a wait for its timers does not depend on the machine."""
+    loop = asyncio.get_running_loop()
+    real, skipped_s = loop.time, 0.0
+
+    def skip(seconds: float) -> None:
+        nonlocal skipped_s
+        skipped_s += seconds
+
+    monkeypatch.setattr(loop, "time", lambda: real() + skipped_s)
+    return skip
+
+
+def answering(
+    *pieces: bytes,
+    headers: list[tuple[bytes, bytes]] | None = None,
+    waits: bool = False,
+    begun: asyncio.Event | None = None,
+) -> App:
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        if begun is not None:
+            begun.set()
         body = b""
         while (message := await receive())["type"] == "http.request":
             body += message["body"]
@@ -111,16 +133,14 @@ async def test_no_header_is_two(value: bytes) -> None:
     assert b"x-model" not in answer
 
 
-async def test_a_connection_that_is_idle_for_too_long_is_closed_and_one_in_use_is_not() -> None:
-    async with serving(answering(b"x"), timeout_keep_alive=1) as (reader, writer):
-        loop = asyncio.get_running_loop()
+async def test_a_connection_that_is_idle_for_too_long_is_closed_and_one_in_use_is_not(skip: Skip) -> None:
+    async with serving(answering(b"x"), timeout_keep_alive=20) as (reader, writer):
         for _ in range(3):
             writer.write(request())
             await reader.readuntil(b"0\r\n\r\n")
-            await asyncio.sleep(0.4)
-        begun = loop.time()
+            skip(9.0)
+        skip(12.0)
         assert await reader.read() == b""
-        assert 0.4 < loop.time() - begun < 10.0
 
 
 async def test_the_last_answer_says_that_the_connection_closes() -> None:
@@ -182,11 +202,13 @@ async def test_a_client_that_does_not_end_its_head_is_left(begun: bytes) -> None
         assert await reader.read() == b""
 
 
-async def test_a_body_may_take_longer_than_a_head() -> None:
-    async with serving(answering(b"<BODY>"), timeout_keep_alive=0.1) as (reader, writer):
+async def test_a_body_may_take_longer_than_a_head(skip: Skip) -> None:
+    begun = asyncio.Event()
+    async with serving(answering(b"<BODY>", begun=begun), timeout_keep_alive=20) as (reader, writer):
         head, body = request(b"late").split(b"\r\n\r\n")
         writer.write(head + b"\r\n\r\n")
-        await asyncio.sleep(0.5)
+        await begun.wait()
+        skip(30.0)
         writer.write(body)
         assert b"<late>" in await reader.readuntil(b"0\r\n\r\n")
 

@@ -115,7 +115,7 @@ def test_an_aliass_hash_follows_what_it_may_choose() -> None:
 
 
 async def test_the_admin_side_shows_how_backends_stand(tmp_path: Path) -> None:
-    standings = Standings()
+    standings = Standings(clock=lambda: 100.0)  # the cool-down of a second is not over meanwhile
     routes = build_routes(read(TWO), scripted, node="n")
     watch = RoutingWatch(routes, standings=standings, redis_url=f"unix://{tmp_path}/x", health_interval_s=None)
     standings.failed(standings.of("echo:(n)#one"), BackendUnavailable("no route to it"))

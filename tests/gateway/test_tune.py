@@ -26,7 +26,7 @@ def tune(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[st
         env={**os.environ, "PYTHONPATH": os.getcwd(), "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

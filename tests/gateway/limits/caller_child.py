@@ -37,14 +37,14 @@ class Caller:
     """Make calls whose handler counts, by means of its own, how many are inside at once."""
 
     def __init__(self, url: str, *, seed: int, lease_s: float) -> None:
-        self.store = RedisScripts(url, timeout_s=10.0)
+        self.store = RedisScripts(url, timeout_s=60.0)
         self.counters = Counters(self.store, Ledger(), lease_s=lease_s)
         limits = Limits(parallel=PARALLEL, budget_usd=BUDGET_USD)
         rules = Rules(None, default=limits, teams={})
         estimator = Estimator({"m": ModelCost((PRICE,), max_tokens=MAX_TOKENS)})
         self.layer = LimitsLayer(self.counters, rules=rules, estimator=estimator)
         self.random = random.Random(seed)
-        self.redis = Redis.from_url(url)
+        self.redis = Redis.from_url(url, socket_timeout=60.0)
         self.seed = seed
         self.peak = self.num_tokens = self.num_answered = self.num_spent = self.num_waits = 0
 
@@ -87,7 +87,7 @@ class Caller:
 
 async def spend(url: str, seed: int) -> None:
     """Make all calls at once and say how it went."""
-    caller = Caller(url, seed=seed, lease_s=2.0)  # so that renewals meet settlements
+    caller = Caller(url, seed=seed, lease_s=6.0)  # so that renewals meet settlements
     await asyncio.gather(*(caller.call(number) for number in range(NUM_CALLS)))
     await caller.counters.aclose()
     names = ("peak", "num_tokens", "num_answered", "num_spent", "num_waits")

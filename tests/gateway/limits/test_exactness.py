@@ -26,7 +26,7 @@ async def test_a_thousand_calls_of_four_processes_pass_neither_the_budget_nor_th
     store: RedisScripts, valkey_url: str
 ) -> None:
     children = [start(valkey_url, "spend", seed) for seed in range(NUM_PROCESSES)]
-    reports = [json.loads(child.communicate(timeout=60)[0]) for child in children]
+    reports = [json.loads(child.communicate(timeout=240)[0]) for child in children]
 
     slots, (spent, held) = await store.run(STATE, ["lamina:l:key:t"], [])
 

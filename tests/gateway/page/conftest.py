@@ -88,7 +88,7 @@ class Visit:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     """Give a headless Chromium, one for all tests: they share its loop."""
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=60_000)
     async with async_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         browser = await playwright.chromium.launch(executable_path=chromium, args=arguments)
@@ -147,7 +147,7 @@ async def visit(browser: Browser, gateway: Gateway) -> AsyncIterator[Visit]:
     """Visit the test's `gateway`; fails where the page asked anything of anybody else, or the browser complained."""
     async with served(gateway.parts) as port:
         context = await browser.new_context(viewport={"width": 1280, "height": 900})
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         visit = Visit(context, f"http://127.0.0.1:{port}")
         yield visit
         await context.close()
