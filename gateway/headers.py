@@ -47,9 +47,18 @@ def controls_of(headers: Mapping[bytes, bytes]) -> Controls:
     return Controls(
         cache=_NO_CACHE_CONTROL if cache_control is None else cache_control_of(cache_control.decode("latin-1")),
         threshold=None if threshold is None else _threshold_of(threshold.decode("latin-1")),
-        namespace="" if namespace is None else _namespace_of(namespace.decode("latin-1")),
+        namespace="" if namespace is None else namespace_of(namespace.decode("latin-1")),
         tags=() if tags is None else _tags_of(tags.decode("latin-1")),
     )
+
+
+def namespace_of(text: str, *, name: str = "x-lamina-namespace") -> str:
+    """Return the text where it may be a namespace; raises `InvalidRequest` that names where it stood."""
+    if len(text) > MAX_NAMESPACE_CHARS or not _VISIBLE.fullmatch(text):
+        raise InvalidRequest(
+            f"Invalid '{name}': expected 1 to {MAX_NAMESPACE_CHARS} visible ASCII characters.", param=name
+        )
+    return text
 
 
 def cache_control_of(value: str) -> CacheControl:
@@ -158,15 +167,6 @@ def _threshold_of(text: str) -> float:
             param="x-lamina-threshold",
         )
     return threshold
-
-
-def _namespace_of(text: str) -> str:
-    if len(text) > MAX_NAMESPACE_CHARS or not _VISIBLE.fullmatch(text):
-        raise InvalidRequest(
-            f"Invalid 'x-lamina-namespace': expected 1 to {MAX_NAMESPACE_CHARS} visible ASCII characters.",
-            param="x-lamina-namespace",
-        )
-    return text
 
 
 def _tags_of(text: str) -> tuple[str, ...]:
