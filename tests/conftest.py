@@ -80,7 +80,7 @@ def embedding_model() -> Path:
     return model_store.fetch("all-minilm-l6-v2")
 
 
-def _wait_for(path: Path, timeout_s: float = 20.0) -> None:
+def _wait_for(path: Path, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         with socket.socket(socket.AF_UNIX) as connection:

@@ -121,7 +121,7 @@ class Leaks:
             assert (reply.status, b"[DONE]" in reply.body) == (200, True), reply
 
 
-async def until(is_so: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 20.0) -> None:
+async def until(is_so: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 60.0) -> None:
     """Ask again and again until it is so."""
     async with asyncio.timeout(timeout_s):
         while True:

@@ -21,10 +21,10 @@ import psutil
 import pytest
 
 READY = re.compile(r"ready on (http://\S+)")
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 
 
-def until(is_so: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
+def until(is_so: Callable[[], Any], *, timeout_s: float = 120.0) -> Any:
     """Ask again and again until the answer is true, and return it."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -117,7 +117,7 @@ class Served:
 
     def wait(self) -> int:
         """Wait for its end."""
-        status = self.process.wait(timeout=90)
+        status = self.process.wait(timeout=180)
         self._reader.join(timeout=30)
         assert self.process.stderr is not None
         self.process.stderr.close()
