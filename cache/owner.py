@@ -28,6 +28,7 @@ from cache.postgres import Postgres
 from cache.shared_index import SharedIndex
 from cache.vector_store import VectorStore
 from orchestration.core.lifeline import follow_supervisor, report
+from orchestration.core.memory import settle_memory
 from orchestration.core.rpc import RpcServer
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ async def _serve_until(stop: asyncio.Event, options: OwnerOptions) -> None:
         batcher.start()
         slots.start()
         await server.start(options.socket)
+        settle_memory()
         report("ready", dim=encoder.dim, revision=encoder.revision, rows=index.numbers()["rows"])
         await stop.wait()
     finally:
