@@ -50,6 +50,8 @@ class Lobby:
 
     def add(self, request: Request) -> None:
         """Let a request wait."""
+        if not self._requests:
+            self._meter.note_beginning()
         self._requests[request.key] = request
         self._num_tokens += len(request.tokens)
         self._queue.add(request)

@@ -32,6 +32,19 @@ def test_the_time_told_is_that_of_one_departure() -> None:
     assert meter.retry_after_s(0) == pytest.approx(0.5)
 
 
+def test_how_slowly_calls_came_before_there_was_a_queue_does_not_count() -> None:
+    meter, clock = _meter(every_s=600.0, num_tokens=100)
+
+    meter.note_beginning()
+    for _ in range(16):
+        meter.note_departure(100)
+    at_once = meter.retry_after_s(0)
+    clock.now_s += 4.0
+
+    assert at_once == pytest.approx(0.1)
+    assert meter.retry_after_s(0) == pytest.approx(4.0 / 16)
+
+
 def test_the_time_told_is_that_of_the_tokens_in_the_way_where_they_are_many() -> None:
     meter, _ = _meter(every_s=0.5, num_tokens=100)
 
@@ -91,6 +104,23 @@ def test_who_comes_back_when_told_finds_room() -> None:
         bench.now_s += 1.0
 
     assert bench.submit(submission([4]))
+
+
+def test_a_burst_after_a_quiet_hour_is_not_told_to_wait_as_long_as_the_quiet_lasted() -> None:
+    bench = Bench(config(max_waiting=2, max_num_seqs=1))
+    for _ in range(6):
+        bench.submit(submission([1], max_tokens=1))
+        bench.finish()
+        bench.now_s += 600.0
+    bench.submit(submission([2]))
+    bench.step()
+    for _ in range(2):
+        bench.submit(submission([3]))
+
+    with pytest.raises(Refused) as refusal:
+        bench.submit(submission([4]))
+
+    assert refusal.value.retry_after_s == 1.0
 
 
 def test_waiting_tokens_are_bounded() -> None:
