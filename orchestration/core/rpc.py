@@ -76,11 +76,11 @@ class RpcClient:
         try:
             async with asyncio.timeout(timeout_s):
                 writer = await self._connect()
-                future: asyncio.Future[tuple[Any, bytes]] = asyncio.get_running_loop().create_future()
-                self._waiting[call_id] = future
+                # No name here for the future: the trace of an error that it holds would lead to it.
+                self._waiting[call_id] = asyncio.get_running_loop().create_future()
                 writer.write(encode_frame({"id": call_id, "method": method, "params": params}, payload))
                 await writer.drain()
-                return await future
+                return await self._waiting[call_id]
         except TimeoutError as exc:
             raise RpcTimeout(f"{self._path.name} did not answer {method} within {timeout_s:g} s") from exc
         except OSError as exc:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import itertools
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from tests.backends.remote.fake_upstream import FakeUpstream, answering, chunk, silent, streaming
+from tests.garbage import Garbage
 from tests.gateway.serving import CHAT, chat, request_bytes
 from tests.gateway.test_bad_upstreams import BODIES, SHORT, USAGE, Script, hang_up
 from tests.gateway.whole import Whole, until, whole
 
-OURS = ("backends.", "cache.", "gateway.", "logging_layer.", "orchestration.", "validators.")
 WHOLE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}]}
 STREAM = streaming(chunk(content="Hello"), chunk(finish="stop"), USAGE)
 FAULTS: dict[str, Script] = {
@@ -38,31 +34,6 @@ def slow(script: Script) -> Script:
         await script(writer)
 
     return answer
-
-
-class Garbage:
-    """Counts, case by case, the objects of ours that only the garbage collector could free."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Counter[str]] = {}
-
-    @contextlib.contextmanager
-    def counted(self, case: str) -> Iterator[None]:
-        """Count what a block leaves; what was there before is not looked through."""
-        gc.collect()
-        gc.freeze()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        try:
-            yield
-            gc.collect()
-            kinds = (f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.garbage)
-            ours = Counter(kind for kind in kinds if kind.startswith(OURS))
-            if ours:
-                self.found[case] = ours
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.unfreeze()
 
 
 def settings(upstream: FakeUpstream, valkey_url: str, *, more: str = "") -> str:

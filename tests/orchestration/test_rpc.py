@@ -22,6 +22,7 @@ from orchestration.core.rpc import (
     encode_frame,
     read_frame,
 )
+from tests.garbage import Garbage
 
 
 class Fault(Exception):
@@ -165,3 +166,22 @@ async def test_a_frame_out_of_bounds_is_refused() -> None:
     reader.feed_data(struct.pack(">II", 4, 99))
     with pytest.raises(OSError, match="cannot be"):
         await read_frame(reader)
+
+
+async def test_calls_leave_nothing_to_the_collector_however_they_end(path: Path) -> None:
+    garbage, methods = Garbage(), Methods()
+    async with serving(path, methods):
+        client = RpcClient(path)
+        await client.call("echo", timeout_s=30)
+        with garbage.counted("answered"):
+            await asyncio.gather(*(client.call("echo", number, timeout_s=30) for number in range(20)))
+        with garbage.counted("refused"):
+            for is_coded in (True, False):
+                with contextlib.suppress(RpcRefused):
+                    await client.call("fail", is_coded, timeout_s=30)
+        with garbage.counted("too late"):
+            with contextlib.suppress(RpcTimeout):
+                await client.call("hang", timeout_s=0.02)
+            await asyncio.wait_for(methods.cancelled.wait(), 30)
+        await client.aclose()
+    assert not garbage.found
