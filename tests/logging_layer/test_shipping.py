@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import re
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ class Memory:
     num_sent: int = 0
     is_down: bool = False
     refuses: frozenset[str] = frozenset()
+    has_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send(self, records: Sequence[Shipped]) -> None:
         if self.is_down:
@@ -42,6 +44,7 @@ class Memory:
         if self.refuses & {str(shipped.record["id"]) for shipped in records}:
             raise SinkRefused("no")
         self.num_sent += len(records)
+        self.has_sent.set()
         self.kept.update({str(shipped.record["id"]): shipped.data for shipped in records})
 
     async def aclose(self) -> None:
@@ -228,6 +231,37 @@ async def test_what_a_sink_refuses_is_put_aside_and_the_rest_arrives(tmp_path: P
     assert shipper.stats()["memory_refused"] == 1
     assert (tmp_path / "refused.memory").read_bytes() == records[4].to_json() + b"\n"
     assert segment.list_segments(tmp_path) == []
+
+
+async def test_a_number_that_sql_does_not_take_costs_its_own_record_alone(database_url: str, tmp_path: Path) -> None:
+    records = await make_records(5)
+    datas = [record.to_json() for record in records]
+    datas[2] = datas[2].replace(b'"status":200', b'"status":%d' % 2**63)
+    (tmp_path / "w0.1.seg").write_bytes(b"".join(map(segment.line_of, datas)))
+
+    shipper = await ship(tmp_path, SqlSink(database_url))
+
+    assert count(database_url) == 4
+    assert shipper.stats()["sql_refused"] == 1
+    assert (tmp_path / "refused.sql").read_bytes() == datas[2] + b"\n"
+
+
+async def test_a_young_batch_goes_out_when_its_oldest_record_is_old_enough(tmp_path: Path) -> None:
+    sink, stopping, lingers_s = Memory(), asyncio.Event(), 0.4
+    record = await make_record()
+    feed = Feed(tmp_path, sink, linger_s=lingers_s, poll_s=0.01)
+    running = asyncio.create_task(feed.run(stopping))
+    record = replace(record, received_at=time.time(), duration_ms=0.0)
+
+    await spool_of(tmp_path, [record])
+    async with asyncio.timeout(30.0):
+        await sink.has_sent.wait()
+    age_s = time.time() - record.received_at
+    stopping.set()
+    await running
+
+    assert age_s >= lingers_s
+    assert list(sink.kept) == [record.id]
 
 
 async def test_lines_that_are_no_records_do_no_harm(tmp_path: Path) -> None:
