@@ -109,7 +109,7 @@ def _texts_around(record: Mapping[str, Any], url: str) -> dict[str, str]:
     partitions = {cache["partition"], cache.get("asked_alone")} - {None}
     try:
         history = read_history(url, since=at - _NEIGHBOURHOOD_S, until=at)
-        return questions_in([one for one in history if one["cache"]["partition"] in partitions])
+        return questions_in(one for one in history if one["cache"]["partition"] in partitions)
     except HistoryUnreadable as exc:
         raise Refused(str(exc)) from exc
 
