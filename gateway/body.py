@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import orjson
 
-from gateway.exchange import Exchange
+from gateway.exchange import Exchange, Message, Receive
 from gateway.http_errors import BodyStalled, ClientLeft, UnsupportedEncoding
 from orchestration.core.deadlines import Deadlines
 from orchestration.core.errors import BodyTooLarge, InvalidRequest
 
 # What follows writes bodies out again: orjson stops at 254 levels, Python's own json near 1,000.
 MAX_DEPTH = 100
+MAX_SIDE_BYTES = 1024 * 1024
+"""The largest body of what is no call."""
 
 
 async def read_body(
@@ -47,7 +50,32 @@ async def read_body(
             if not message.get("more_body"):
                 return body if len(pieces) == 1 else b"".join(pieces)
     except TimeoutError as exc:
-        raise BodyStalled(f"The request's body stopped coming for {stall_s:g} s.") from exc
+        raise _stalled(stall_s) from exc
+
+
+def bounded(exchange: Exchange, *, max_bytes: int = MAX_SIDE_BYTES, stall_s: float = 30.0) -> Receive:
+    """Return a `receive` for the application behind the edge: it waits for a body as calls do, and reads less of it.
+
+    It raises `BodyTooLarge` and `BodyStalled` as `read_body` does; after the body it waits for as long as it takes.
+    """
+    num_bytes, is_whole = 0, False
+
+    async def receive() -> Message:
+        nonlocal num_bytes, is_whole
+        if is_whole:
+            return await exchange.receive()
+        try:
+            async with asyncio.timeout(stall_s):
+                message = await exchange.receive()
+        except TimeoutError as exc:
+            raise _stalled(stall_s) from exc
+        num_bytes += len(message.get("body", b""))
+        if num_bytes > max_bytes:
+            raise _too_large(max_bytes)
+        is_whole = not message.get("more_body")
+        return message
+
+    return receive
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -66,6 +94,10 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def _too_large(max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(f"The request's body is larger than the {max_bytes:,} bytes that are read here.")
+
+
+def _stalled(stall_s: float) -> BodyStalled:
+    return BodyStalled(f"The request's body stopped coming for {stall_s:g} s.")
 
 
 def _encoded(encoding: bytes) -> UnsupportedEncoding:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gateway.access import Gatekeeper
 from gateway.anthropic_errors import is_anthropic_path
+from gateway.body import bounded
 from gateway.endpoints.generation import fault_of
 from gateway.error_body import error_headers, error_reply
 from gateway.exchange import Exchange, Message, Receive, Scope, Send, headers_of
@@ -128,7 +129,7 @@ class Edge:
                 message["headers"] = exchange.head(message["headers"])
             await exchange.send(message)
 
-        await self._app(exchange.scope, exchange.receive, send)
+        await self._app(exchange.scope, bounded(exchange), send)
 
     async def _pass_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = self._sockets.get(scope.get("path", "").removeprefix(scope.get("root_path", "")))

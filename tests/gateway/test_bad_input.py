@@ -8,10 +8,17 @@ from typing import Any
 
 import orjson
 import pytest
+from fastapi import APIRouter
+from fastapi import Request as FastAPIRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.admin_parts import AdminParts
+from gateway.body import MAX_SIDE_BYTES, bounded
 from gateway.dialects import Dialect, OpenAIChat, OpenAICompletions, OpenAIEmbeddings
+from gateway.exchange import Exchange
+from gateway.http_errors import BodyStalled
+from gateway.parts import AppParts
 from orchestration.core.errors import InvalidRequest
 from tests.gateway.serving import (
     CHAT,
@@ -426,3 +433,39 @@ def _parse_or_refuse(dialect: Dialect, body: bytes) -> None:
 
         assert request.model
         assert request.num_choices >= 1
+
+
+async def _count(request: FastAPIRequest) -> int:
+    return len(await request.body())
+
+
+def _reading() -> AppParts:
+    router = APIRouter()
+    router.add_api_route("/admin/read", _count, methods=["PUT"])
+    return parts_of(admin=AdminParts(routers=(router,)))
+
+
+async def test_bodies_of_the_admin_side_are_bounded_too() -> None:
+    async with served(_reading()) as port:
+        fits = await ask(port, "/admin/read", b" " * MAX_SIDE_BYTES, method="PUT")
+        over = await ask(port, "/admin/read", b" " * (MAX_SIDE_BYTES + 1), method="PUT")
+
+    assert (fits.status, fits.json) == (200, MAX_SIDE_BYTES)
+    assert (over.status, over.error["code"]) == (413, "request_too_large")
+
+
+async def test_a_body_that_stops_coming_is_waited_for_no_longer_behind_the_edge_either() -> None:
+    messages = [{"type": "http.request", "body": b"a", "more_body": True}]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.Event().wait()
+
+    read = bounded(Exchange({"type": "http", "headers": [], "path": "/"}, receive, receive), stall_s=0.01)
+
+    assert (await read())["body"] == b"a"
+    with pytest.raises(BodyStalled):
+        await read()
+    messages.append({"type": "http.request", "body": b"", "more_body": False})
+    assert not (await read())["more_body"]
+    with pytest.raises(TimeoutError):  # whether the client leaves is waited for without an end
+        await asyncio.wait_for(read(), 0.1)
