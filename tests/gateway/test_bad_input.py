@@ -460,7 +460,10 @@ async def test_a_body_that_stops_coming_is_waited_for_no_longer_behind_the_edge_
     async def receive() -> Any:
         return messages.pop() if messages else await asyncio.Event().wait()
 
-    read = bounded(Exchange({"type": "http", "headers": [], "path": "/"}, receive, receive), stall_s=0.01)
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    read = bounded(Exchange({"type": "http", "headers": [], "path": "/"}, receive, send), stall_s=0.01)
 
     assert (await read())["body"] == b"a"
     with pytest.raises(BodyStalled):
