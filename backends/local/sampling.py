@@ -18,6 +18,7 @@ _MAX_LOGPROBS = 20
 _MAX_PRIORITY = 1_000
 _MAX_TOKENS = 2**31 - 1
 _INT64 = 2**63
+_LEAST_TOP_P = 1e-12
 
 # Fields with an effect on the answer that this engine cannot give yet, each with the values that ask for nothing.
 _WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
@@ -106,10 +107,8 @@ def _refuse_unsupported(fields: Fields) -> None:
 
 
 def _read_top_p(fields: Fields) -> float:
-    top_p = read_number(fields, "top_p", default=1.0, low=0.0, high=1.0)
-    if top_p == 0.0:
-        raise InvalidRequest("'top_p' must be above 0; for the likeliest token set 'temperature' to 0.", param="top_p")
-    return top_p
+    """Read the mass to draw from; of none, as OpenAI lets it be asked for, the likeliest token is what is left."""
+    return max(_LEAST_TOP_P, read_number(fields, "top_p", default=1.0, low=0.0, high=1.0))
 
 
 def _read_chat_logprobs(fields: Fields) -> int | None:

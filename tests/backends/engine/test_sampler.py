@@ -92,6 +92,15 @@ def test_top_k_of_one_is_greedy_even_among_equals(draw_tokens: DrawTokens) -> No
 
 
 @BOTH_WAYS
+def test_a_top_p_of_nearly_nothing_is_greedy_even_among_equals(draw_tokens: DrawTokens) -> None:
+    logits = _logits(3)
+    logits[0, 5] = logits[0, 9] = logits.max() + 1e-4
+    draws = [_draw(temperature=2.0, top_p=1e-12, seed=seed) for seed in range(50)]
+
+    assert draw_tokens(logits.expand(50, -1).contiguous(), draws) == [5] * 50
+
+
+@BOTH_WAYS
 def test_a_tiny_temperature_is_greedy(draw_tokens: DrawTokens) -> None:
     logits = _logits(3)
 

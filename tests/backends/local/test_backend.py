@@ -223,7 +223,7 @@ async def test_completion_logprobs_have_offsets(engine: FakeEngine, backend: Loc
         ({"temperature": True}, "temperature"),
         ({"temperature": 2.5}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
         ({"top_p": 1.5}, "top_p"),
         ({"top_k": 1.5}, "top_k"),
         ({"seed": 2**64}, "seed"),
@@ -379,6 +379,16 @@ async def test_a_silent_engine_times_out_and_is_told_to_stop(
         await ask(impatient, chat_call())
 
     assert (await engine.next_message("abort"))["id"] == engine.submitted[0]["id"]
+
+
+async def test_a_top_p_of_zero_asks_for_the_likeliest_token(
+    engine: FakeEngine, backend: LocalBackend, text: LocalText
+) -> None:
+    engine.on_submit = saying(text, "Paris")
+
+    await ask(backend, chat_call(top_p=0, temperature=2))
+
+    assert 0 < engine.submitted[0]["top_p"] <= 1e-12
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": 60}, {"max_tokens": 1, "content": "word " * 80}])
