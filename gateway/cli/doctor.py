@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 
+from backends.openai_compatible.providers import ANY, PROVIDERS
 from gateway import model_store
 from gateway.checks import plan_checks
 from gateway.refusals import Refused
@@ -116,14 +117,33 @@ def _stores(settings: Settings) -> Iterator[Finding]:
 def _remotes(settings: Settings) -> Iterator[Finding]:
     for model in settings.models:
         for backend in model.backends:
-            if backend.base_url is not None:
-                yield _reach_backend(model.id, backend)
+            found = _health_of(backend)
+            if found is not None:
+                yield _reach(f"{model.id} at {found.base_url}", found.url, headers=found.headers)
 
 
-def _reach_backend(model: str, backend: BackendSettings) -> Finding:
-    key = backend.api_key
-    headers = {"authorization": f"Bearer {key.reveal()}"} if key is not None else {}
-    return _reach(f"{model} at {backend.base_url}", f"{(backend.base_url or '').rstrip('/')}/models", headers=headers)
+@dataclass(frozen=True, slots=True)
+class _Health:
+    """What may be asked of a remote server for nothing, and with which key."""
+
+    base_url: str
+    url: str
+    headers: dict[str, str]
+
+
+def _health_of(backend: BackendSettings) -> _Health | None:
+    """Say where a backend tells that it is well; None for one that is here."""
+    provider = ANY if backend.provider is None else PROVIDERS[backend.provider]
+    base_url = backend.base_url or provider.base_url
+    if base_url is None:
+        return None
+    base, key = base_url.rstrip("/"), backend.api_key
+    bare = base.removesuffix("/v1")
+    if backend.type == "anthropic":
+        headers = {} if key is None else {"x-api-key": key.reveal()}
+        return _Health(base_url, f"{bare}/v1/models", {"anthropic-version": "2023-06-01", **headers})
+    headers = {} if key is None else {"authorization": f"Bearer {key.reveal()}"}
+    return _Health(base_url, f"{bare}/health" if provider.is_rooted else f"{base}/models", headers)
 
 
 def _reach(what: str, url: str, *, headers: dict[str, str] | None = None) -> Finding:
@@ -131,9 +151,13 @@ def _reach(what: str, url: str, *, headers: dict[str, str] | None = None) -> Fin
         reply = httpx.get(url, headers=headers, timeout=_TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         return Finding(what, False, f"does not answer ({exc})", "start it, or correct its address")
-    if reply.status_code in {401, 403}:
-        return Finding(what, False, f"refuses the key ({reply.status_code})", "correct api_key")
-    return Finding(what, True, f"answers ({reply.status_code})")
+    match reply.status_code:
+        case 401 | 403:
+            return Finding(what, False, f"refuses the key ({reply.status_code})", "correct api_key")
+        case status if status < 400:
+            return Finding(what, True, f"answers ({status})")
+        case status:
+            return Finding(what, None, f"answers {status} at {url}", "look whether base_url is right, /v1 included")
 
 
 def _private_valkey() -> str:

@@ -181,6 +181,48 @@ def test_doctor_finds_what_is_missing_and_says_how_to_mend_it(lamina: Run, tmp_p
     assert "far at http://127.0.0.1:9/v1" in missing[1]
 
 
+@pytest.fixture
+def shop() -> Iterator[str]:
+    """A server with Anthropic's list of models, for one key, and OpenAI's below /v1; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            has_key = "right" in (self.headers.get("x-api-key"), self.headers.get("authorization", "")[-5:])
+            self.send_response(404 if self.path != "/v1/models" else 200 if has_key else 401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_doctor_asks_each_server_in_its_own_way_whether_the_key_is_right(
+    lamina: Run, tmp_path: Path, shop: str
+) -> None:
+    rows = [
+        ("a", "anthropic", shop, "right"),
+        ("b", "anthropic", shop, "wrong"),
+        ("c", "openai_compatible", f"{shop}/v1", "right"),
+        ("d", "openai_compatible", shop, "right"),
+    ]
+    models = [
+        {"id": name, "backends": [{"type": kind, "base_url": url, "api_key": key}]} for name, kind, url, key in rows
+    ]
+    (tmp_path / "lamina.yaml").write_text(
+        json.dumps({"models": models, "cache": {"semantic": {"enabled": False}}, "server": {"port": 0}})
+    )
+
+    lines = [line for line in lamina("doctor").stdout.splitlines() if " at http" in line]
+
+    assert [line.split()[:2] for line in lines] == [["ok", "a"], ["missing", "b"], ["ok", "c"], ["note", "d"]]
+    assert "base_url" in lines[3]
+
+
 def test_doctor_is_content_where_nothing_is_missing(lamina: Run, tmp_path: Path) -> None:
     (tmp_path / "lamina.yaml").write_text(
         "{models: [{id: echo, backends: [{type: echo}]}], cache: {semantic: {enabled: false}}, server: {port: 0}}"
