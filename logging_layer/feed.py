@@ -71,7 +71,7 @@ class Feed:
         choose: Choice = lambda _record, _backlog_bytes: 1.0,
         linger_s: float = 0.0,
         poll_s: float = 0.1,
-        rest_s: float = 0.4,
+        rest_s: float = 0.8,
         max_wait_s: float = 15.0,
     ) -> None:
         self._folder = folder
