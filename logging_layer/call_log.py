@@ -118,7 +118,6 @@ class CallLog:
         outcome, status = _outcome(seen)
         ttft_ms = _ms_since(call.started, seen.first_content_at)
         spans = notes.extra.get(SPANS, [])
-        is_full = self._mode is ContentMode.FULL
         content, request_hash = self._content(call, seen.answer)
         return CallRecord(
             id=call.id,
@@ -138,7 +137,7 @@ class CallLog:
             content=content,
             ttft_ms=ttft_ms,
             overhead_ms=_overhead_ms(_ms_since(call.started, seen.first_event_at), notes),
-            error=_failure(seen, is_full=is_full),
+            error=self._failure(seen),
             finish_reasons={str(choice): reason for choice, reason in seen.finish.reasons.items()}
             if seen.finish
             else {},
@@ -149,8 +148,8 @@ class CallLog:
             cost_usd=notes.cost_usd,
             num_chars=seen.answer.num_chars,
             num_vectors=seen.answer.num_vectors,
-            user=_text(request.fields.get("user")) if is_full else None,
-            session=_session(request.fields) if is_full else None,
+            user=self._words(request.fields.get("user")),
+            session=self._words(_session(request.fields)),
             controls=call.controls,
             cache=notes.cache,  # no copy: the spool writes the record at once
             checks=tuple(notes.checks),
@@ -188,6 +187,27 @@ class CallLog:
             return [redact(item) for item in value] if isinstance(value, list) else redact(value)
         return masked(value, self._mask) if self._mask is not None else value
 
+    def _failure(self, seen: _Seen) -> Failure | None:
+        """Say why there is no answer; a foreign exception's words may hold anything, so only its type is kept."""
+        if seen.finish is not None:
+            return None
+        match seen.end:
+            case LaminaError() as error:
+                words = self._words(error.message)
+                return Failure(type=error.type, code=error.code or error.type, param=error.param, message=words)
+            case None:
+                return Failure(type="server_error", code="unfinished")
+            case GeneratorExit() | asyncio.CancelledError():
+                return None
+            case other:
+                return Failure(type="server_error", code=type(other).__name__)
+
+    def _words(self, text: Any) -> str | None:
+        """Give a text beside the content, what servers quote in their errors among them, as the mode allows."""
+        if self._mode is not ContentMode.FULL or not isinstance(text, str) or not text:
+            return None
+        return text if self._mask is None else self._mask(text)
+
     def _extra(self, notes: Notes) -> Mapping[str, Any]:
         extra = {name: value for name, value in notes.extra.items() if name != SPANS}
         if self._mode is ContentMode.FULL:
@@ -216,22 +236,6 @@ def _phase(seen: _Seen) -> Phase:
     return Phase.BEFORE_CONTENT if seen.first_content_at is None else Phase.STREAMING
 
 
-def _failure(seen: _Seen, *, is_full: bool) -> Failure | None:
-    """Say why there is no answer; a foreign exception's words may hold anything, so only its type is kept."""
-    if seen.finish is not None:
-        return None
-    match seen.end:
-        case LaminaError() as error:
-            message = error.message if is_full else None
-            return Failure(type=error.type, code=error.code or error.type, param=error.param, message=message)
-        case None:
-            return Failure(type="server_error", code="unfinished")
-        case GeneratorExit() | asyncio.CancelledError():
-            return None
-        case other:
-            return Failure(type="server_error", code=type(other).__name__)
-
-
 def _overhead_ms(first_event_ms: float | None, notes: Notes) -> float | None:
     # A failed attempt's duration is all of it, a successful one's reaches to its first content.
     if first_event_ms is None:
@@ -239,13 +243,9 @@ def _overhead_ms(first_event_ms: float | None, notes: Notes) -> float | None:
     return round(max(first_event_ms - sum(attempt.duration_ms for attempt in notes.attempts), 0.0), 3)
 
 
-def _session(fields: Mapping[str, Any]) -> str | None:
+def _session(fields: Mapping[str, Any]) -> Any:
     metadata = fields.get("metadata")
-    return _text(metadata.get("session_id")) if isinstance(metadata, Mapping) else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return metadata.get("session_id") if isinstance(metadata, Mapping) else None
 
 
 def _ms_since(begun: float, now: float | None) -> float | None:

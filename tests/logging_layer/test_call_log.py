@@ -268,12 +268,23 @@ def test_redacting_lets_no_text_of_its_own_through(value: dict[str, object]) -> 
 async def test_a_mask_sees_every_text_of_full_content() -> None:
     spool = Kept()
     log = CallLog(spool, content="full", worker="w0", mask=lambda text: text.replace("Paris", "***"))
+    session = {"session_id": "Paris"}
 
-    async with aclosing(compose([log], answering)(make_call(stop=["Paris"]))) as events:
+    async def refusing(call: Call) -> AsyncGenerator[Event, None]:
+        raise BackendTimeout("the server does not like 'Paris'")
+        yield Start("never", "said")
+
+    async with aclosing(
+        compose([log], answering)(make_call(stop=["Paris"], user="of Paris", metadata=session))
+    ) as events:
         async for _ in events:
             pass
+    async with aclosing(compose([log], refusing)(make_call(user="of Paris", metadata=session))) as events:
+        with pytest.raises(BackendTimeout):
+            await anext(events)
 
-    assert b"Paris" not in spool.records[0].to_json()
+    assert [record.user for record in spool.records] == ["of ***"] * 2
+    assert not [record for record in spool.records if b"Paris" in record.to_json()]
 
 
 @pytest.mark.parametrize("value", [2**70, "\ud800", float("nan"), {"a": {"b": [None]}}])
