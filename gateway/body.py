@@ -56,7 +56,8 @@ async def read_body(
 def bounded(exchange: Exchange, *, max_bytes: int = MAX_SIDE_BYTES, stall_s: float = 30.0) -> Receive:
     """Return a `receive` for the application behind the edge: it waits for a body as calls do, and reads less of it.
 
-    It raises `BodyTooLarge` and `BodyStalled` as `read_body` does; after the body it waits for as long as it takes.
+    It raises `BodyTooLarge`, `BodyStalled` and `ClientLeft` as `read_body` does; after the body it waits for as long as
+    it takes.
     """
     num_bytes, is_whole = 0, False
 
@@ -69,6 +70,8 @@ def bounded(exchange: Exchange, *, max_bytes: int = MAX_SIDE_BYTES, stall_s: flo
                 message = await exchange.receive()
         except TimeoutError as exc:
             raise _stalled(stall_s) from exc
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
         num_bytes += len(message.get("body", b""))
         if num_bytes > max_bytes:
             raise _too_large(max_bytes)

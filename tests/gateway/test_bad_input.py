@@ -454,6 +454,22 @@ async def test_bodies_of_the_admin_side_are_bounded_too() -> None:
     assert (over.status, over.error["code"]) == (413, "request_too_large")
 
 
+async def test_a_client_that_leaves_the_admin_side_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(_reading()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_bytes("/admin/read", b"half", method="PUT", headers={"content-length": "8"}))
+        await writer.drain()
+        writer.close()
+        assert await reader.read() == b""
+        for _ in range(200):
+            counted = (await ask(port, "/metrics", method="GET")).body
+            if b'status="499"' in counted:
+                break
+
+    assert b'status="499"' in counted
+    assert not caplog.records
+
+
 async def test_a_body_that_stops_coming_is_waited_for_no_longer_behind_the_edge_either() -> None:
     messages = [{"type": "http.request", "body": b"a", "more_body": True}]
 
