@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cache.guard.comparison import Comparison
 from cache.guard.lexicon import Lexicon
+from cache.guard.reading import LETTER_A
 from cache.guard.veto import Veto, against
 
 _MARKERS = frozenset(
@@ -50,13 +51,21 @@ def _is_symmetric(pair: Comparison) -> bool:
 
 
 def _marks(words: Sequence[str], lexicon: Lexicon) -> dict[str, str]:
-    """Give each loud word the marker that stands right before it, as far as quiet words let it; others have none."""
+    """Give each loud word the marker that stands right before it, as far as quiet words let it; others have none.
+
+    A letter that names one of several (plan B) has its noun's.
+    """
     marks: dict[str, str] = {}
-    marker = ""
+    marker, nouns = "", ""
     for word in words:
         if word in _MARKERS:
             marker = word
         elif word not in lexicon.quiet:
+            marker = marker or (nouns if _is_letter(word) else "")
             marks.setdefault(word, marker)
-            marker = ""
+            marker, nouns = "", marker
     return marks
+
+
+def _is_letter(word: str) -> bool:
+    return (len(word) == 1 and word.isascii()) or word == LETTER_A

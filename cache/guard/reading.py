@@ -21,6 +21,10 @@ _BREAKS = frozenset(",.;?!，。；？！")
 _QUOTED = re.compile(r"`([^`]+)`|\"([^\"]+)\"|“([^”]+)”|「([^」]+)」|『([^』]+)』|《([^》]+)》")
 _SYMBOLS = re.compile(r"(?<!\S)(?:[=!<>+*/%&|^~-]{1,3}|--?[a-z][\w-]*|\w+(?:[_.]\w+)+(?:\(\))?)(?!\S)")
 _NAME = re.compile(r"(?<=[a-z0-9,;:)] )[A-Z][A-Za-z0-9]*")
+LETTER_A = "lettera"
+"""The word that stands for the letter A where it names something."""
+_CAPITAL_A = re.compile(r"(?<=[a-z0-9,;] )A\b")
+_OTHER_LETTER = re.compile(r"(?<=[a-z0-9,;] )[B-HJ-Z]\b")
 _CONTRACTIONS = {
     "can't": ("can", "not"), "cannot": ("can", "not"), "cant": ("can", "not"), "won't": ("will", "not"),
     "wont": ("will", "not"), "dont": ("do", "not"), "doesnt": ("do", "not"), "didnt": ("do", "not"),
@@ -72,6 +76,8 @@ class Reading:
 def read(text: str, lexicon: Lexicon) -> Reading:
     """Read a text; equal texts give equal readings."""
     plain = text.replace("’", "'").replace("‘", "'") if not text.isascii() else text
+    if _CAPITAL_A.search(plain) and _OTHER_LETTER.search(plain):
+        plain = _CAPITAL_A.sub(LETTER_A, plain)  # beside B it is no article
     lowered = plain.lower()
     return _read_tokens(tuple(_TOKEN.findall(lowered)), _literals(plain, lowered, lexicon), lexicon)
 
