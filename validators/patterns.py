@@ -101,4 +101,6 @@ def compiled(expression: str) -> re2._Regexp:
     try:
         return re2.compile(expression, options)
     except re2.error as exc:
-        raise ValueError(f"the pattern engine refuses it: {exc}") from exc
+        words = exc.args[0] if exc.args else exc
+        told = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
+        raise ValueError(f"the pattern engine refuses it: {told}") from exc

@@ -96,9 +96,9 @@ def _refuse_empty(pattern: str) -> None:
     try:
         matches_nothing = compiled(pattern).search(b"") is not None
     except ValueError as exc:
-        raise ValueError(f"patterns: {pattern!r}: {exc}") from exc
+        raise ValueError(f"patterns: '{pattern}': {exc}") from exc
     if matches_nothing or _widths(pattern)[0] == 0:
-        raise ValueError(f"patterns: {pattern!r} matches the empty text, so it would be found everywhere")
+        raise ValueError(f"patterns: '{pattern}' matches the empty text, so it would be found everywhere")
 
 
 def _longest(pattern: str) -> int | None:

@@ -33,6 +33,11 @@ def test_what_is_not_regular_or_matches_nothing_is_refused(pattern: str) -> None
         Regex([pattern])
 
 
+def test_a_refused_pattern_is_quoted_as_it_was_written() -> None:
+    with pytest.raises(ValueError, match=r"^patterns: '\(a\)\\1': .*: invalid escape sequence: \\1$"):
+        Regex([r"(a)\1"])
+
+
 @pytest.mark.parametrize(
     ("pattern", "longest"),
     [(r"\bfoo\d{1,4}\b", 7), ("a|bcd", 3), ("a+", None), (r"\pL{3}", None), ("a{900}" * 5, None)],
