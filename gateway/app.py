@@ -29,6 +29,7 @@ from gateway.http_errors import MethodNotAllowed
 from gateway.metrics import Metrics
 from gateway.openapi import hot_document
 from gateway.overview import overview_routes
+from gateway.page.reference import reference_routes
 from gateway.page.routes import page_routes
 from gateway.part_numbers import MetricsPage
 from gateway.parts import AppParts
@@ -80,6 +81,8 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
         title="Lamina",
         summary="An LLM gateway that carries its own engine.",
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
         exception_handlers={
             LaminaError: _answer_error,
             HTTPException: _answer_http_exception,
@@ -91,6 +94,7 @@ def create_app(parts: AppParts, *, metrics: Metrics | None = None) -> FastAPI:
     app.include_router(admin_routes(parts.calls, parts.backends, ask_workers=parts.admin.ask_workers))
     app.include_router(overview_routes(parts.admin, health=health))
     app.include_router(page_routes())
+    app.include_router(reference_routes(app.openapi))
     for router in parts.admin.routers:
         app.include_router(router)
     gatekeeper = Gatekeeper(parts.access)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -268,6 +269,24 @@ async def test_documents_describe_the_hot_endpoints() -> None:
         document["paths"]
     )
     assert page.status == 200
+    text = page.body.decode()
+    assert all(f" {path}</code>" in text for path in document["paths"])
+    assert all(f'id="{name}"' in text for name in document["components"]["schemas"])
+    named = set(re.findall(r'href="#([^"]+)"', text))
+    assert named
+    assert named <= set(document["components"]["schemas"])
+
+
+async def test_no_page_lets_others_scripts_run_where_the_admin_side_is() -> None:
+    async with served(parts_of()) as port:
+        pages = [await ask(port, path, method="GET") for path in ("/docs", "/")]
+        redoc = await ask(port, "/redoc", method="GET")
+
+    for page in pages:
+        assert page.status == 200
+        assert not re.findall(rb"""(?:src|href)=["'](?:https?:)?//""", page.body)
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert redoc.status == 404
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/", "/v1/messages", "/v1/responses", "/v1/chat/completions"])
