@@ -14,7 +14,7 @@ from typing import Any
 from logging_layer import segment
 from logging_layer.codec import decode
 from logging_layer.progress import load_progress, save_progress
-from logging_layer.sink import Shipped, Sink, SinkDown, SinkRefused
+from logging_layer.sink import Picks, Shipped, Sink, SinkDown, SinkRefused
 
 _logger = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 8 * 1024 * 1024
@@ -76,6 +76,7 @@ class Feed:
     ) -> None:
         self._folder = folder
         self._sink = sink
+        self._pick = sink.pick if isinstance(sink, Picks) else _nothing
         self._choose = choose
         self._linger_s = linger_s
         self._poll_s = poll_s
@@ -182,10 +183,16 @@ class Feed:
             batch.lost_records += record["lost"]["records"]
             batch.lost_contents += record["lost"]["contents"]
         elif weight := self._choose(record, backlog_bytes):
-            batch.records.append(Shipped(data, weight))
+            batch.records.append(Shipped(data, weight, self._picked(data, record)))
             batch.oldest_at = min(batch.oldest_at, record["received_at"] + record["duration_ms"] / 1000.0)
         else:
             batch.left_out += 1
+
+    def _picked(self, data: bytes, record: Mapping[str, Any]) -> Any:
+        try:
+            return self._pick(data, record)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None  # the sink meets it again, and refuses it
 
     async def _send(self, records: Sequence[Shipped]) -> list[Shipped]:
         """Send a batch, one by one where it is refused whole; returns what was refused alone."""
@@ -217,6 +224,10 @@ class Feed:
         self.counts.torn += batch.torn
         self.counts.lost_records += batch.lost_records
         self.counts.lost_contents += batch.lost_contents
+
+
+def _nothing(_data: bytes, _record: Mapping[str, Any]) -> None:
+    return None
 
 
 def _parsed(data: bytes | None) -> Mapping[str, Any] | None:

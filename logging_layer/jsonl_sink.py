@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from logging_layer.codec import decode
 from logging_layer.segment import sync_folder
@@ -48,6 +49,10 @@ class JsonlSink:
         self._clock = clock
         self._last: set[str] | None = None
 
+    def pick(self, data: bytes, record: Mapping[str, Any]) -> str:
+        """Give a record's id."""
+        return str(record["id"])
+
     async def send(self, records: Sequence[Shipped]) -> None:
         """Append what is not there yet."""
         try:
@@ -62,7 +67,7 @@ class JsonlSink:
         if self._last is None:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._last = _repaired(self._path)
-        ids = [str(shipped.record["id"]) for shipped in records]
+        ids = [shipped.picked or self.pick(shipped.data, shipped.record) for shipped in records]
         new = [shipped.data for shipped, call in zip(records, ids, strict=True) if call not in self._last]
         lines = b"".join(data + b"\n" for data in new)
         size_bytes = self._path.stat().st_size if self._path.exists() else 0

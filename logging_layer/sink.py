@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from logging_layer.codec import decode
 from orchestration.core.value import value
@@ -18,6 +18,8 @@ class Shipped:
 
     data: bytes
     weight: float = 1.0
+    picked: Any = None
+    """What a sink that picks took out of it while it was read; None where it was not, or could not."""
 
     @property
     def record(self) -> Mapping[str, Any]:
@@ -32,6 +34,15 @@ class SinkDown(Exception):
 
 class SinkRefused(Exception):
     """The sink takes these records from nobody: they are sent one by one, and those refused are put aside."""
+
+
+@runtime_checkable
+class Picks(Protocol):
+    """Take out of a record what `send` needs while it is read anyway: it is not read again, and no more of it waits."""
+
+    def pick(self, data: bytes, record: Mapping[str, Any]) -> Any:
+        """Return it; what this raises for a record that is out of shape, `send` refuses it for."""
+        ...
 
 
 class Sink(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Dialect
@@ -26,6 +26,10 @@ class SqlSink:
         self._is_sqlite = self._engine.dialect.name == "sqlite"
         self._insert = _sqlite_insert() if self._is_sqlite else _postgres_insert(self._engine.dialect)
 
+    def pick(self, data: bytes, record: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Make a record's row."""
+        return row_of(data, record)
+
     async def send(self, records: Sequence[Shipped]) -> None:
         """Insert the records in one transaction, in a thread."""
         await asyncio.to_thread(self._send, records)
@@ -36,7 +40,7 @@ class SqlSink:
 
     def _send(self, records: Sequence[Shipped]) -> None:
         try:
-            rows = [row_of(shipped.data, shipped.record) for shipped in records]
+            rows = [shipped.picked or self.pick(shipped.data, shipped.record) for shipped in records]
             self._tables.ensure(calls.name)
             with self._engine.begin() as connection:
                 self._write(connection, rows)
