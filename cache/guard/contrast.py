@@ -6,6 +6,9 @@ from cache.guard.comparison import Comparison, is_typo
 from cache.guard.lexicon import Lexicon
 from cache.guard.veto import Veto, against, told
 
+_ASKS = {f"{word}{ending}": word for word in ("where", "when", "who") for ending in ("", "s", "'s")}
+"""Words that ask for a place, a time, a person; they are silent elsewhere, since many sentences do without them."""
+
 
 def other_member(pair: Comparison, lexicon: Lexicon) -> Veto | None:
     """Veto two members of one contrast set, each on one side only: Monday against Tuesday, tenant against landlord."""
@@ -18,6 +21,23 @@ def other_member(pair: Comparison, lexicon: Lexicon) -> Veto | None:
             if shared:
                 return against(lexicon.reasons[min(shared)], one, other)
     return None
+
+
+def other_small_word(pair: Comparison, lexicon: Lexicon) -> Veto | None:
+    """Veto small words that mostly say nothing and here say all: when against where, and up in the place of down."""
+    if len(pair.span_a) == len(pair.span_b) == 1:
+        (one,), (other,) = pair.span_a, pair.span_b
+        if other in lexicon.opposites.get(one, ()):
+            return against("antonym", one, other)
+    asked_a, asked_b = _asked(pair.a.tokens), _asked(pair.b.tokens)
+    if asked_a - asked_b and asked_b - asked_a:
+        return against("scope", told(asked_a - asked_b), told(asked_b - asked_a))
+    return None
+
+
+def _asked(tokens: tuple[str, ...]) -> frozenset[str]:
+    """Return which of these are asked: a place, a time, a person."""
+    return frozenset(_ASKS[token] for token in _ASKS.keys() & tokens)
 
 
 def other_name(pair: Comparison, lexicon: Lexicon) -> Veto | None:

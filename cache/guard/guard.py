@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cache.guard.amounts import differing_amounts, differing_ids
 from cache.guard.comparison import Comparison, compare
-from cache.guard.contrast import other_member, other_name
+from cache.guard.contrast import other_member, other_name, other_small_word
 from cache.guard.lexicon import Lexicon, load_lexicon
 from cache.guard.literal import differing_quotes, differing_symbols
 from cache.guard.negation import differing_parity, opposite_words
@@ -16,7 +16,7 @@ from cache.guard.reading import Reading, read
 from cache.guard.slots import qualified, substituted
 from cache.guard.veto import Veto
 
-GUARD_VERSION = 2
+GUARD_VERSION = 3
 """Counts up whenever a pair may get another verdict: a rule or a list of words has changed."""
 
 Rule = Callable[[Comparison, Lexicon], Veto | None]
@@ -29,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     differing_parity,
     opposite_words,
     other_member,
+    other_small_word,
     other_name,
     turned_round,
     substituted,
