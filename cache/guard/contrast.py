@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from cache.guard.comparison import Comparison, is_typo
 from cache.guard.lexicon import Lexicon
+from cache.guard.reading import Reading
 from cache.guard.veto import Veto, against, told
 
 _ASKS = {f"{word}{ending}": word for word in ("where", "when", "who") for ending in ("", "s", "'s")}
 """Words that ask for a place, a time, a person; they are silent elsewhere, since many sentences do without them."""
+_ASKS_IN_CHINESE = frozenset({"哪里", "什么时候", "谁"})
 
 
 def other_member(pair: Comparison, lexicon: Lexicon) -> Veto | None:
@@ -29,15 +31,16 @@ def other_small_word(pair: Comparison, lexicon: Lexicon) -> Veto | None:
         (one,), (other,) = pair.span_a, pair.span_b
         if other in lexicon.opposites.get(one, ()):
             return against("antonym", one, other)
-    asked_a, asked_b = _asked(pair.a.tokens), _asked(pair.b.tokens)
+    asked_a, asked_b = _asked(pair.a), _asked(pair.b)
     if asked_a - asked_b and asked_b - asked_a:
         return against("scope", told(asked_a - asked_b), told(asked_b - asked_a))
     return None
 
 
-def _asked(tokens: tuple[str, ...]) -> frozenset[str]:
+def _asked(reading: Reading) -> frozenset[str]:
     """Return which of these are asked: a place, a time, a person."""
-    return frozenset(_ASKS[token] for token in _ASKS.keys() & tokens)
+    english = frozenset(_ASKS[token] for token in _ASKS.keys() & reading.tokens)
+    return english | _ASKS_IN_CHINESE.intersection(reading.words)
 
 
 def other_name(pair: Comparison, lexicon: Lexicon) -> Veto | None:

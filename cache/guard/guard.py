@@ -16,7 +16,7 @@ from cache.guard.reading import Reading, read
 from cache.guard.slots import qualified, substituted
 from cache.guard.veto import Veto
 
-GUARD_VERSION = 3
+GUARD_VERSION = 4
 """Counts up whenever a pair may get another verdict: a rule or a list of words has changed."""
 
 Rule = Callable[[Comparison, Lexicon], Veto | None]
