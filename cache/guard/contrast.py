@@ -31,7 +31,8 @@ def other_small_word(pair: Comparison, lexicon: Lexicon) -> Veto | None:
         (one,), (other,) = pair.span_a, pair.span_b
         if other in lexicon.opposites.get(one, ()):
             return against("antonym", one, other)
-    asked_a, asked_b = _asked(pair.a), _asked(pair.b)
+    asked_a = _asked(pair.a)
+    asked_b = _asked(pair.b) if asked_a else asked_a
     if asked_a - asked_b and asked_b - asked_a:
         return against("scope", told(asked_a - asked_b), told(asked_b - asked_a))
     return None
@@ -39,8 +40,9 @@ def other_small_word(pair: Comparison, lexicon: Lexicon) -> Veto | None:
 
 def _asked(reading: Reading) -> frozenset[str]:
     """Return which of these are asked: a place, a time, a person."""
-    english = frozenset(_ASKS[token] for token in _ASKS.keys() & reading.tokens)
-    return english | _ASKS_IN_CHINESE.intersection(reading.words)
+    if not _ASKS.keys().isdisjoint(reading.tokens):
+        return frozenset(_ASKS[token] for token in reading.tokens if token in _ASKS)
+    return _ASKS_IN_CHINESE.intersection(reading.words)
 
 
 def other_name(pair: Comparison, lexicon: Lexicon) -> Veto | None:
