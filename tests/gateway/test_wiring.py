@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from gateway.checks import MASK, plan_checks, secrets_mask
 from gateway.refusals import SettingsError
 from gateway.route_hash import RouteHashes
 from gateway.settings import parse_settings
+from gateway.supervisor.child import ChildSpec
 from gateway.supervisor.place import Place, Sockets
 from gateway.supervisor.plan import engine_spec, owner_spec, shipper_spec, worker_spec
 from gateway.supervisor.state import StateFolder
@@ -148,13 +150,33 @@ def test_only_the_engine_gets_more_than_one_thread(place: Place) -> None:
     assert engine["HF_HUB_OFFLINE"] == "1"
 
 
-def test_the_owner_has_huge_pages_unless_whoever_started_us_said_otherwise(place: Place) -> None:
+@pytest.mark.parametrize("spec_of", [owner_spec, engine_spec])
+def test_models_have_huge_pages_unless_whoever_started_us_said_otherwise(
+    place: Place, spec_of: Callable[..., ChildSpec]
+) -> None:
     settings = parse_settings("", environment={})
     told = replace(place, environment={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"})
 
-    specs = [owner_spec(settings, where, model=Path("m")) for where in (place, told)]
+    specs = [spec_of(settings, where, model=Path("m")) for where in (place, told)]
 
     assert [spec.environment["GLIBC_TUNABLES"] for spec in specs] == [
         "glibc.malloc.hugetlb=1",
         "glibc.malloc.hugetlb=1:glibc.malloc.hugetlb=0",
     ]
+
+
+@pytest.mark.parametrize(("libc", "malloc"), [("glibc", "malloc"), ("", None)])
+def test_a_workers_objects_lie_in_huge_pages_where_glibc_gives_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch, libc: str, malloc: str | None
+) -> None:
+    monkeypatch.setattr("platform.libc_ver", lambda: (libc, ""))
+    told = replace(place, environment={"PYTHONMALLOC": "pymalloc"})
+
+    plain, other = (
+        worker_spec(parse_settings("", environment={}), where, index=0, descriptor=9).environment
+        for where in (place, told)
+    )
+
+    assert plain.get("PYTHONMALLOC") == malloc
+    assert ("GLIBC_TUNABLES" in plain) is (malloc is not None)
+    assert other["PYTHONMALLOC"] == "pymalloc"
