@@ -71,7 +71,8 @@ def _refuse_token_ids(request: Request, rules: Sequence[Rule], tally: Tally) -> 
         try:
             tally.miss(rule, reason="token ids cannot be read")
         except CheckUnavailable as exc:
-            message = f"{field} holds token ids, which the check '{rule.check.name}' cannot read: send text."
+            way_out = "send text, or set that check's 'fail' to open."
+            message = f"{field} holds token ids, which the check '{rule.check.name}' cannot read: {way_out}"
             raise InvalidRequest(message, param=field, code="token_ids_not_checked") from exc
 
 

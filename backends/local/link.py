@@ -15,6 +15,7 @@ from orchestration.core.errors import BackendError, BackendTimeout, BackendUnava
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 2.0
+_LEAST_RETRY_S = 1.0  # for callers: an engine that died is back in tens of seconds, and clients retry but a few times
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class EngineLink:
             raise BackendUnavailable("the link to the engine is closed")
         wait_s = self._retry_at_s - asyncio.get_running_loop().time()
         if wait_s > 0:
-            raise BackendUnavailable("the engine cannot be reached", retry_after_s=wait_s)
+            raise BackendUnavailable("the engine cannot be reached", retry_after_s=max(_LEAST_RETRY_S, wait_s))
 
     async def _try(self) -> tuple[EngineConnection, EngineInfo]:
         connection: EngineConnection | None = None
@@ -122,7 +123,9 @@ class EngineLink:
             self._num_failures += 1
             self._retry_at_s = asyncio.get_running_loop().time() + wait_s
             reason = str(exc) or f"no answer within {self._connect_s:g} s"
-            raise BackendUnavailable(f"the engine cannot be reached: {reason}", retry_after_s=wait_s) from exc
+            raise BackendUnavailable(
+                f"the engine cannot be reached: {reason}", retry_after_s=max(_LEAST_RETRY_S, wait_s)
+            ) from exc
         finally:
             if connection is not None and info is None:
                 connection.close()

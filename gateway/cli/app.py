@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.address import address_of
 from gateway.refusals import Refused
 
 app = typer.Typer(
@@ -37,14 +38,13 @@ app.add_typer(cache_app, name="cache")
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="The settings' file; lamina.yaml where that exists.")
 ]
-Url = Annotated[str, typer.Option(help="Where the gateway listens.")]
+Url = Annotated[str | None, typer.Option(help="Where the gateway listens; where this folder's does by default.")]
 MasterKey = Annotated[
     str | None, typer.Option("--key", envvar="LAMINA_MASTER_KEY", help="The master key, where there is one.")
 ]
 Tag = Annotated[str | None, typer.Option(help="Only entries with this tag.")]
 CachedModel = Annotated[str | None, typer.Option("--model", help="Only answers of this model, or asked of it.")]
 Tenant = Annotated[str | None, typer.Option(help="Only this tenant's entries.")]
-_HERE = "http://127.0.0.1:4000"
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def serve(
 @app.command()
 def chat(
     message: Annotated[str | None, typer.Argument(help="One question; without it, a conversation.")] = None,
-    url: Url = _HERE,
+    url: Url = None,
     model: Annotated[str | None, typer.Option(help="The model to ask; the first one that chats by default.")] = None,
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is needed for the semantic cache to answer.")] = 0.0,
@@ -106,7 +106,7 @@ def chat(
     """Talk to a running gateway; under each answer stands which layer gave it and how fast."""
     from gateway.cli import chat as command  # httpx is not for every command
 
-    session = command.Session(url=url, model=model, system=system, temperature=temperature, key=key)
+    session = command.Session(url=address_of(url), model=model, system=system, temperature=temperature, key=key)
     command.run(session, message)
 
 
@@ -200,11 +200,11 @@ def check_judge(
 
 
 @cache_app.command("stats")
-def cache_stats(url: Url = _HERE, key: MasterKey = None) -> None:
+def cache_stats(url: Url = None, key: MasterKey = None) -> None:
     """Count what is kept, by kind, model and tenant, with its hits and what they saved."""
     from gateway.cli import cache as command  # httpx is not for every command
 
-    command.stats(command.Gateway(url, key))
+    command.stats(command.Gateway(address_of(url), key))
 
 
 @cache_app.command("list")
@@ -213,14 +213,14 @@ def cache_list(
     model: CachedModel = None,
     tenant: Tenant = None,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 50,
-    url: Url = _HERE,
+    url: Url = None,
     key: MasterKey = None,
 ) -> None:
     """List entries, the longest-lived first."""
     from gateway.cli import cache as command  # httpx is not for every command
 
     wanted = {"tag": tag, "model": model, "tenant": tenant}
-    command.list_entries(command.Gateway(url, key), wanted=wanted, limit=limit)
+    command.list_entries(command.Gateway(address_of(url), key), wanted=wanted, limit=limit)
 
 
 @cache_app.command("delete")
@@ -231,14 +231,14 @@ def cache_delete(
     tenant: Tenant = None,
     every: Annotated[bool, typer.Option("--all", help="Forget everything.")] = False,
     reason: Annotated[str | None, typer.Option(help="Why, for the audit line.")] = None,
-    url: Url = _HERE,
+    url: Url = None,
     key: MasterKey = None,
 ) -> None:
     """Forget one answer, or all that have a tag, model and tenant in common: no worker or node serves them again."""
     from gateway.cli import cache as command  # httpx is not for every command
 
     wanted = {"tag": tag, "model": model, "tenant": tenant}
-    command.delete(command.Gateway(url, key), entry=entry, wanted=wanted, is_all=every, reason=reason)
+    command.delete(command.Gateway(address_of(url), key), entry=entry, wanted=wanted, is_all=every, reason=reason)
 
 
 @app.command()

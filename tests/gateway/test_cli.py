@@ -134,6 +134,16 @@ def test_chat_streams_the_answer_and_shows_which_layer_gave_it(lamina: Run, gate
     ]
 
 
+def test_chat_asks_the_gateway_that_serves_in_the_folder(lamina: Run, gateway: str, tmp_path: Path) -> None:
+    (tmp_path / ".lamina").mkdir()
+    (tmp_path / ".lamina" / "status.json").write_text(json.dumps({"url": gateway}))
+
+    answered = lamina("chat", "hello there")
+
+    assert answered.returncode == 0, answered.stderr
+    assert answered.stdout.startswith("hello there ")
+
+
 def test_chat_without_a_question_is_a_conversation_until_the_input_ends(lamina: Run, gateway: str) -> None:
     talked = lamina("chat", "--url", gateway, "--model", "second", text="one\nfail\ntwo\n")
 

@@ -181,8 +181,7 @@ async def test_while_nobody_listens_tries_are_spaced(short_folder: Path) -> None
     with pytest.raises(BackendUnavailable) as caught:
         await link.info()
 
-    assert caught.value.retry_after_s is not None
-    assert 0.0 < caught.value.retry_after_s <= 0.05
+    assert caught.value.retry_after_s == 1.0  # sooner than that no engine is back
 
 
 async def test_an_engine_that_says_no_hello_is_unavailable(engine: FakeEngine) -> None:
