@@ -20,7 +20,7 @@ def take_cache(request: Request, controls: Controls) -> tuple[Request, Controls]
     It is an object of LiteLLM's words, or false for neither looking nor keeping. Raises `InvalidRequest` that names
     what is wrong, or has no meaning here.
     """
-    if not request.dialect.startswith("openai."):
+    if CACHE not in request.fields or not request.dialect.startswith("openai."):
         return request, controls
     said = request.fields[CACHE]
     fields = {name: value for name, value in request.fields.items() if name != CACHE}

@@ -109,7 +109,7 @@ class EngineLink:
             raise BackendUnavailable("the link to the engine is closed")
         wait_s = self._retry_at_s - asyncio.get_running_loop().time()
         if wait_s > 0:
-            raise BackendUnavailable("the engine cannot be reached", retry_after_s=max(_LEAST_RETRY_S, wait_s))
+            raise _unreachable(wait_s)
 
     async def _try(self) -> tuple[EngineConnection, EngineInfo]:
         connection: EngineConnection | None = None
@@ -123,9 +123,7 @@ class EngineLink:
             self._num_failures += 1
             self._retry_at_s = asyncio.get_running_loop().time() + wait_s
             reason = str(exc) or f"no answer within {self._connect_s:g} s"
-            raise BackendUnavailable(
-                f"the engine cannot be reached: {reason}", retry_after_s=max(_LEAST_RETRY_S, wait_s)
-            ) from exc
+            raise _unreachable(wait_s, f": {reason}") from exc
         finally:
             if connection is not None and info is None:
                 connection.close()
@@ -153,3 +151,7 @@ def _read_address(address: str) -> str | tuple[str, int]:
     if parts.scheme == "tcp" and parts.hostname and parts.port:
         return parts.hostname, parts.port
     raise ValueError(f"an engine's address is unix:///path or tcp://host:port, not '{address}'")
+
+
+def _unreachable(wait_s: float, why: str = "") -> BackendUnavailable:
+    return BackendUnavailable(f"the engine cannot be reached{why}", retry_after_s=max(_LEAST_RETRY_S, wait_s))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gateway.access import Gatekeeper
 from gateway.body import read_body
-from gateway.body_cache import CACHE, take_cache
+from gateway.body_cache import take_cache
 from gateway.dialects import Answer, Dialect, Reply, StreamEncoder
 from gateway.dialects.sse import HEADERS
 from gateway.error_body import fault_error, status_of
@@ -61,8 +61,7 @@ class Generation:
         controls = controls_of(exchange.headers)
         body = await read_body(exchange, max_bytes=self._max_body_bytes, deadlines=self._deadlines)
         request = self._dialect.parse(body, exchange.headers)
-        if CACHE in request.fields:
-            request, controls = take_cache(request, controls)
+        request, controls = take_cache(request, controls)
         exchange.model = request.model
         self._gatekeeper.check_model(tenant, request.model)
         call = exchange.call(request, tenant=tenant, controls=controls)

@@ -17,7 +17,7 @@ import orjson
 
 from gateway.access import Gatekeeper
 from gateway.body import parse_object
-from gateway.body_cache import CACHE, take_cache
+from gateway.body_cache import take_cache
 from gateway.endpoints import stream_messages as messages
 from gateway.endpoints.generation import cut_off, fault_of
 from gateway.error_body import error_body, error_headers, status_of
@@ -218,8 +218,7 @@ class _Socket:
         controls, request_id = messages.controls_and_id(messages.headers_of_message(fields))
         exchange.request_id = request_id or exchange.id
         request = messages.request_of(fields, models=self._stream.models)
-        if CACHE in request.fields:
-            request, controls = take_cache(request, controls)
+        request, controls = take_cache(request, controls)
         exchange.model = request.model
         gatekeeper.check_model(tenant, request.model)
         return exchange.call(request, tenant=tenant, controls=controls)
