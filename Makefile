@@ -58,7 +58,7 @@ browser:
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium
 
 test-long: setup-dev
-	$(BIN)/pytest -m "long or not long" $(ARGS)
+	$(BIN)/pytest -m "long or not long" --hypothesis-profile=search $(ARGS)
 
 bench: setup-dev
 	$(BIN)/python -m benchmarks

@@ -14,7 +14,7 @@ from orchestration.core import CacheControl, Call, Controls, Delta, Event, Finis
 from orchestration.core.protocols import Handler
 
 # A busy machine is no dead store: the tests that want a deadline to pass say so.
-PATIENT = ExactBounds(lookup_timeout_s=20.0, store_timeout_s=20.0, lease_wait_s=30.0)
+PATIENT = ExactBounds(lookup_timeout_s=60.0, store_timeout_s=60.0, lease_wait_s=30.0)
 FINISH = Finish(usage=Usage(prompt_tokens=7, completion_tokens=5))
 PARIS: tuple[Event, ...] = (Start("real-model", "echo"), Delta(text="The capital"), Delta(text=" is Paris."), FINISH)
 

@@ -45,14 +45,14 @@ def a_semantic_card(id: str, **changes: Any) -> Card:
 
 @pytest.fixture
 async def store(valkey_url: str) -> AsyncIterator[RedisStore]:
-    store = RedisStore(valkey_url, timeout_s=20.0)
+    store = RedisStore(valkey_url, timeout_s=60.0)
     yield store
     await store.aclose()
 
 
 @pytest.fixture
 async def catalogue(valkey_url: str) -> AsyncIterator[Catalogue]:
-    catalogue = Catalogue(valkey_url, timeout_s=20.0)
+    catalogue = Catalogue(valkey_url, timeout_s=60.0)
     yield catalogue
     await catalogue.aclose()
 
@@ -131,7 +131,7 @@ async def test_an_entry_whose_time_is_over_leaves_every_list(
     await store.put(
         "lives", b"1", ttl_s=60.0, card=a_card("lives", tags=("x",), tenant="eve", model="m", real_model="m")
     )
-    async with Redis.from_url(valkey_url) as raw, asyncio.timeout(20):
+    async with Redis.from_url(valkey_url) as raw, asyncio.timeout(60):
         while await raw.exists(*(f"lamina:x:k{n}" for n in range(40))):  # noqa: ASYNC110 (the server's own clock)
             await asyncio.sleep(0.005)
 
@@ -272,7 +272,7 @@ def room(size_bytes: int) -> int:
 async def test_beyond_the_bound_what_is_worth_least_per_byte_leaves(
     valkey_url: str, catalogue: Catalogue, bounds: Bounds
 ) -> None:
-    store = RedisStore(valkey_url, timeout_s=20.0, bounds=bounds)
+    store = RedisStore(valkey_url, timeout_s=60.0, bounds=bounds)
     for number in range(10):
         await store.put(f"k{number}", b"x" * 10, ttl_s=60.0, card=a_card(f"{number}", worth_usd=1.0 + number / 10))
     await catalogue.count_hits({"k0": 5})
@@ -287,7 +287,7 @@ async def test_beyond_the_bound_what_is_worth_least_per_byte_leaves(
 
 
 async def test_a_semantic_entry_that_made_room_has_its_row_taken_out(valkey_url: str) -> None:
-    store = RedisStore(valkey_url, timeout_s=20.0, bounds=Bounds(max_entries=1))
+    store = RedisStore(valkey_url, timeout_s=60.0, bounds=Bounds(max_entries=1))
     await store.put("semantic:a", b"1", ttl_s=60.0, card=a_semantic_card("a", worth_usd=0.001))
     await store.put("b", b"1", ttl_s=60.0, card=a_card("b"))
 
@@ -409,7 +409,7 @@ async def test_every_worker_hears_of_an_invalidation_and_tells_its_hits(
     watch.hit("a")
     watch.hit("a")
 
-    other = Catalogue(valkey_url, timeout_s=20.0)
+    other = Catalogue(valkey_url, timeout_s=60.0)
     await other.invalidate(Wanted(tag="unrelated"), note=NOTE)
     await watch.turn()
     await watch.turn()

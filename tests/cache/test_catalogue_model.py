@@ -102,7 +102,7 @@ def test_the_lists_say_what_is_there_after_any_steps(valkey_url: str, steps: lis
     async def run() -> None:
         async with Redis.from_url(valkey_url) as raw:
             await raw.flushall()
-        store, catalogue, model = RedisStore(valkey_url, timeout_s=20.0), Catalogue(valkey_url, timeout_s=20.0), Model()
+        store, catalogue, model = RedisStore(valkey_url, timeout_s=60.0), Catalogue(valkey_url, timeout_s=60.0), Model()
         for number, step in enumerate(steps):
             await _do(step, store, catalogue, model, number=number)
         assert {key for key in KEYS if await store.get(key) is not None} == set(model.kept)

@@ -16,7 +16,7 @@ from tests.cache.scripted import PARIS, PATIENT, Scripted, a_call, an_exact_cach
 
 @pytest.fixture
 async def stores(valkey_url: str) -> AsyncIterator[list[RedisStore]]:
-    stores = [RedisStore(valkey_url, timeout_s=20.0) for _ in range(2)]
+    stores = [RedisStore(valkey_url, timeout_s=60.0) for _ in range(2)]
     yield stores
     for store in stores:
         await store.aclose()

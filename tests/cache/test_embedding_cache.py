@@ -125,19 +125,19 @@ async def _made(number: int) -> Embedding:
 
 @pytest.fixture
 async def slots(valkey_url: str) -> AsyncIterator[EmbeddingSlots]:
-    slots = EmbeddingSlots(valkey_url, revision="m@1", dim=DIM, max_bytes=100_000, timeout_s=20.0)
+    slots = EmbeddingSlots(valkey_url, revision="m@1", dim=DIM, max_bytes=100_000, timeout_s=60.0)
     yield slots
     await slots.aclose()
 
 
 async def test_what_one_owner_encoded_another_finds_bit_for_bit(valkey_url: str) -> None:
-    one = EmbeddingSlots(valkey_url, revision="m@1", dim=DIM, max_bytes=100_000, timeout_s=20.0)
+    one = EmbeddingSlots(valkey_url, revision="m@1", dim=DIM, max_bytes=100_000, timeout_s=60.0)
     first = EmbeddingCache(max_bytes=10_000, shared=one)
     made = await first.encode_once("a", Encoding(), lane=0)
     await one.aclose()
 
     for revision, is_known in (("m@1", True), ("m@2", False)):
-        other = EmbeddingSlots(valkey_url, revision=revision, dim=DIM, max_bytes=100_000, timeout_s=20.0)
+        other = EmbeddingSlots(valkey_url, revision=revision, dim=DIM, max_bytes=100_000, timeout_s=60.0)
         second = EmbeddingCache(max_bytes=10_000, shared=other)
         [found, unknown, again] = await second.find(["a", "b", "a"])
         assert (found is not None, unknown, again is not None) == (is_known, None, is_known)
@@ -148,7 +148,7 @@ async def test_what_one_owner_encoded_another_finds_bit_for_bit(valkey_url: str)
 
 
 async def test_slots_take_no_more_room_than_they_may(valkey_url: str) -> None:
-    slots = EmbeddingSlots(valkey_url, revision="m@1", dim=DIM, max_bytes=1_000, timeout_s=20.0)
+    slots = EmbeddingSlots(valkey_url, revision="m@1", dim=DIM, max_bytes=1_000, timeout_s=60.0)
     digests = [bytes([number]) * 16 for number in range(200)]
     for number, digest in enumerate(digests):
         slots.write(digest, an_embedding(number))
@@ -158,7 +158,7 @@ async def test_slots_take_no_more_room_than_they_may(valkey_url: str) -> None:
         keys = await raw.keys("lamina:e:*")
         assert 0 < len(keys) <= 1_000 // (21 + 4 * DIM)
         assert all([0 < await raw.ttl(key) <= 7 * 86_400 for key in keys])
-    reader = EmbeddingSlots(valkey_url, revision="m@1", dim=DIM, max_bytes=1_000, timeout_s=20.0)
+    reader = EmbeddingSlots(valkey_url, revision="m@1", dim=DIM, max_bytes=1_000, timeout_s=60.0)
     found = await reader.read(digests)
     await reader.aclose()
     known = [number for number, one in enumerate(found) if one is not None]
@@ -186,7 +186,7 @@ async def test_without_redis_everything_is_a_miss_and_soon_nobody_asks(short_fol
 async def test_a_redis_that_hangs_holds_nobody_up(short_folder: Path) -> None:
     with OwnValkey(short_folder) as server:
         slots = EmbeddingSlots(server.url, revision="m", dim=DIM, max_bytes=1000, timeout_s=0.01)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not server.path.exists():  # noqa: ASYNC110 (another process makes it)
                 await asyncio.sleep(0.01)
         server.freeze()

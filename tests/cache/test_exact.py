@@ -370,7 +370,7 @@ async def test_neither_prompt_nor_key_material_is_logged(caplog: pytest.LogCaptu
 async def test_entries_live_on_valkey_across_two_caches(valkey_url: str) -> None:
     core = Scripted()
     for attempt in range(2):
-        store = RedisStore(valkey_url, timeout_s=20.0)
+        store = RedisStore(valkey_url, timeout_s=60.0)
         layer = an_exact_cache(store, leases=store)
         call = a_call(stream=True)
 

@@ -76,7 +76,7 @@ async def test_a_slow_store_is_a_miss_within_the_deadline_and_the_answer_is_whol
 
 async def test_a_slow_write_is_skipped_and_recorded() -> None:
     store = Broken()
-    layer, core = an_exact_cache(store, bounds=ExactBounds(lookup_timeout_s=20.0)), Scripted()
+    layer, core = an_exact_cache(store, bounds=ExactBounds(lookup_timeout_s=60.0)), Scripted()
     gate = core.hold_at(3)
     call = a_call()
     task = asyncio.create_task(answer(layer, core, call))

@@ -32,7 +32,7 @@ async def rest_of(events: AsyncGenerator[Event, None]) -> list[Event]:
 
 
 async def test_equal_calls_at_once_are_bought_once(valkey_url: str) -> None:
-    for store in (MemoryStore(), RedisStore(valkey_url, timeout_s=20.0)):
+    for store in (MemoryStore(), RedisStore(valkey_url, timeout_s=60.0)):
         layer, core = an_exact_cache(store), Scripted()
         calls = [a_call(f"c{i}", stream=i % 2 == 0) for i in range(64)]
 

@@ -59,7 +59,7 @@ def tagged(text: str, id: str, tags: tuple[str, ...]) -> Call:
 
 @pytest.fixture
 async def world(valkey_url: str) -> AsyncIterator[World]:
-    store, catalogue, index = RedisStore(valkey_url, timeout_s=20.0), Catalogue(valkey_url, timeout_s=20.0), Index()
+    store, catalogue, index = RedisStore(valkey_url, timeout_s=60.0), Catalogue(valkey_url, timeout_s=60.0), Index()
     watch = CatalogueWatch(catalogue, index, rows_out=store.rows_out)
     exact = ExactCache(
         store, ttl_s=60, route_of=str, policy_of=lambda call: "", is_last_tier=False, ledger=watch, bounds=PATIENT

@@ -19,7 +19,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     if request.param == "memory":
         yield MemoryStore()
         return
-    redis_store = RedisStore(request.getfixturevalue("valkey_url"), timeout_s=20.0)
+    redis_store = RedisStore(request.getfixturevalue("valkey_url"), timeout_s=60.0)
     yield redis_store
     await redis_store.aclose()
 
@@ -115,7 +115,7 @@ async def test_the_least_recently_used_value_leaves_memory_first() -> None:
 
 
 async def test_every_value_on_the_server_has_an_end_that_reading_does_not_prolong(valkey_url: str) -> None:
-    store = RedisStore(valkey_url, timeout_s=20.0)
+    store = RedisStore(valkey_url, timeout_s=60.0)
     await store.put("key", b"value", ttl_s=0.0004)
     await store.put("long", b"value", ttl_s=3600.0)
 
@@ -128,7 +128,7 @@ async def test_every_value_on_the_server_has_an_end_that_reading_does_not_prolon
 
 
 async def test_a_lease_has_one_holder_until_it_is_given_back(valkey_url: str) -> None:
-    one, other = RedisStore(valkey_url, timeout_s=20.0), RedisStore(valkey_url, timeout_s=20.0)
+    one, other = RedisStore(valkey_url, timeout_s=60.0), RedisStore(valkey_url, timeout_s=60.0)
 
     token = await one.acquire("key", ttl_s=60.0)
     assert token is not None
@@ -147,7 +147,7 @@ async def test_a_killed_server_is_down_and_a_new_one_is_found(short_folder: Path
 
 
 async def _kill_and_restart(own_valkey: OwnValkey) -> None:
-    store = RedisStore(own_valkey.url, timeout_s=5.0)
+    store = RedisStore(own_valkey.url, timeout_s=30.0)
     await own_valkey.wait_until_healthy(store)
     await asyncio.gather(*(store.put(f"key{i}", b"value", ttl_s=60.0) for i in range(20)))
 

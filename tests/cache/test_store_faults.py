@@ -74,7 +74,7 @@ class World:
 
 @pytest.fixture
 async def world(valkey_url: str, encoder: Encoder) -> AsyncIterator[World]:
-    store, catalogue, clock = RedisStore(valkey_url, timeout_s=20.0), Catalogue(valkey_url, timeout_s=20.0), Clock()
+    store, catalogue, clock = RedisStore(valkey_url, timeout_s=60.0), Catalogue(valkey_url, timeout_s=60.0), Clock()
     index = EncoderIndex(encoder, clock)
     watch = CatalogueWatch(catalogue, index, rows_out=store.rows_out)
     exact = ExactCache(

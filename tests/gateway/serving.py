@@ -160,7 +160,7 @@ async def ask_raw(port: int, data: bytes) -> Reply:
         writer.write(data)
         with contextlib.suppress(ConnectionError):
             await writer.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await read_reply(reader)
     finally:
         writer.close()

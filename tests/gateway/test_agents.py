@@ -125,7 +125,7 @@ async def test_claude_codes_turns_are_told_to_an_openai_upstream(
 
 async def _message(here: Whole, turn: dict[str, Any], is_streamed: bool) -> Any:
     """Ask by the unmodified client."""
-    async with AsyncAnthropic(base_url=here.url, api_key="sk-agent", max_retries=0, timeout=20) as client:
+    async with AsyncAnthropic(base_url=here.url, api_key="sk-agent", max_retries=0, timeout=60) as client:
         fields: Any = {**turn, "extra_headers": CLAUDE_HEADERS}
         fields["extra_body"] = {name: fields.pop(name) for name in ("context_management", "temperature")}
         if not is_streamed:
@@ -178,7 +178,7 @@ async def test_codexs_turns_are_told_to_an_openai_upstream_and_its_tools_come_ba
     upstream.script = openai_calls(*calls)[is_streamed]
     async with (
         whole(tmp_path, remote_settings(upstream, valkey_url)) as here,
-        AsyncOpenAI(base_url=f"{here.url}/v1", api_key="sk-agent", max_retries=0, timeout=20) as client,
+        AsyncOpenAI(base_url=f"{here.url}/v1", api_key="sk-agent", max_retries=0, timeout=60) as client,
     ):
         response, kinds = await _response(client, turn, is_streamed)
 
@@ -232,7 +232,7 @@ async def test_arguments_that_are_no_json_come_back_as_they_are(
     upstream.script = answering({"choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}]})
     async with (
         whole(tmp_path, remote_settings(upstream, valkey_url)) as here,
-        AsyncOpenAI(base_url=f"{here.url}/v1", api_key="sk-agent", max_retries=0, timeout=20) as client,
+        AsyncOpenAI(base_url=f"{here.url}/v1", api_key="sk-agent", max_retries=0, timeout=60) as client,
     ):
         response: Any = await client.responses.create(**CODEX_FIRST)
 

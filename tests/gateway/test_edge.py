@@ -103,7 +103,7 @@ async def test_echo_behind_the_router_answers_the_sdk() -> None:
 
     assert raw.parse().choices[0].message.content == "all of  this" == "".join(pieces)
     assert raw.headers["x-lamina-backend"] == "echo"
-    assert float(raw.headers["x-lamina-overhead-ms"]) < 1000.0
+    assert float(raw.headers["x-lamina-overhead-ms"]) > 0.0
 
 
 async def test_openais_client_is_answered_without_v1_in_its_address_too() -> None:

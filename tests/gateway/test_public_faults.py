@@ -49,7 +49,7 @@ async def test_three_interleaved_tool_calls_keep_their_ids_and_names(
     upstream.script = streaming(*begun, *grown, chunk(finish="tool_calls"))
     async with (
         whole(tmp_path, cached(upstream, valkey_url)) as here,
-        AsyncOpenAI(base_url=f"{here.url}/v1", api_key="k", max_retries=0, timeout=20) as client,
+        AsyncOpenAI(base_url=f"{here.url}/v1", api_key="k", max_retries=0, timeout=60) as client,
     ):
         pieces = [
             piece

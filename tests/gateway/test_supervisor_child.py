@@ -44,7 +44,7 @@ class Notes:
         self._changed.set()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not is_so():
                 self._changed.clear()
                 await self._changed.wait()

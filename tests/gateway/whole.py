@@ -116,7 +116,7 @@ class Leaks:
         """The caller may have one call at a time: it is answered only if no call before it holds its slot."""
         self._upstream.script = good()
         for _ in range(2):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 reply = await self._here.ask(CHAT, chat(model="spare", stream=True))
             assert (reply.status, b"[DONE]" in reply.body) == (200, True), reply
 

@@ -75,7 +75,7 @@ def mlflow_starting(request: pytest.FixtureRequest) -> Iterator[Mlflow | None]:
             yield Mlflow(f"http://127.0.0.1:{port}")
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(timeout=20)
+            process.wait(timeout=60)
 
 
 @pytest.fixture(scope="session")

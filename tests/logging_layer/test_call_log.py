@@ -172,13 +172,13 @@ async def test_tool_calls_are_put_together_from_their_pieces() -> None:
 async def test_vectors_are_counted_and_not_kept() -> None:
     async def embedding(call: Call, /) -> AsyncGenerator[Event, None]:
         yield Start("m", "b")
-        yield Delta(part=Part.PAYLOAD, data=[{"index": 0, "embedding": [0.5] * 384}])
+        yield Delta(part=Part.PAYLOAD, data=[{"index": 0, "embedding": [-0.123456789] * 384}])
         yield Finish(reasons={})
 
     record = await make_record(core=embedding)
 
     assert record.num_vectors == 1
-    assert b"0.5" not in record.to_json()
+    assert b"0.123456789" not in record.to_json()
 
 
 async def test_a_long_answer_is_kept_up_to_its_bound_and_the_record_says_so() -> None:

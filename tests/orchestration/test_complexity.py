@@ -74,8 +74,8 @@ def test_all_shapes_of_requests_are_read() -> None:
 def test_a_huge_text_costs_no_more_than_what_is_read_of_it() -> None:
     hostile = "a " * 500_000 + "{[(" * 100_000
 
-    begun = time.perf_counter()
+    begun = time.thread_time()
     features = features_of(request(hostile))
 
     assert features.chars == len(hostile)
-    assert time.perf_counter() - begun < 5.0  # seconds, on any machine: a pattern that explodes takes minutes
+    assert time.thread_time() - begun < 5.0  # seconds, on any machine: a pattern that explodes takes minutes

@@ -84,7 +84,7 @@ def stop_worker(worker: Worker) -> int:
     assert worker.process.stdin is not None
     worker.process.stdin.close()
     try:
-        return worker.process.wait(timeout=20)
+        return worker.process.wait(timeout=60)
     finally:
         if worker.process.poll() is None:
             worker.process.kill()

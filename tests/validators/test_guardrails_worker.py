@@ -37,8 +37,8 @@ async def test_the_worker_says_what_it_loads_and_when_it_is_ready(guardrails_wor
 
 
 async def test_valid_length_cuts_and_blocks_but_never_pads(guardrails: GuardrailsClient) -> None:
-    longest = GuardrailsCheck("guardrails/valid-length", {"max": 5}, guardrails, timeout_s=20)
-    shortest = GuardrailsCheck("guardrails/valid-length", {"min": 5}, guardrails, timeout_s=20)
+    longest = GuardrailsCheck("guardrails/valid-length", {"max": 5}, guardrails, timeout_s=60)
+    shortest = GuardrailsCheck("guardrails/valid-length", {"min": 5}, guardrails, timeout_s=60)
 
     assert (await longest.check("12345", CONTEXT)).outcome is Outcome.PASS
     assert (await longest.check("1234567", CONTEXT)).spans == (Span(5, 7, ""),)
@@ -95,14 +95,14 @@ async def test_many_texts_at_once_are_not_mixed_up(guardrails: GuardrailsClient)
 
 
 async def test_a_check_that_the_worker_was_not_told_of_is_loaded_when_asked_for(guardrails: GuardrailsClient) -> None:
-    verdict = await guardrails.check("guardrails/valid-length", {"max": 3}, "1234", timeout_s=20)
+    verdict = await guardrails.check("guardrails/valid-length", {"max": 3}, "1234", timeout_s=60)
 
     assert verdict.spans == (Span(3, 4, ""),)
 
 
 async def test_an_unknown_check_or_option_is_an_error_and_not_a_pass(guardrails: GuardrailsClient) -> None:
-    unknown = await guardrails.check("guardrails/no-such", {}, "text", timeout_s=20)
-    wrong = await guardrails.check("guardrails/valid-length", {"limit": 3}, "text", timeout_s=20)
+    unknown = await guardrails.check("guardrails/no-such", {}, "text", timeout_s=60)
+    wrong = await guardrails.check("guardrails/valid-length", {"limit": 3}, "text", timeout_s=60)
 
     assert (unknown.outcome, wrong.outcome) == (Outcome.ERROR, Outcome.ERROR)
 
@@ -130,7 +130,7 @@ async def test_the_worker_answers_its_health(guardrails: GuardrailsClient, short
 async def test_a_packaged_validator_tells_good_from_bad_without_a_network(
     guardrails: GuardrailsClient, guardrails_worker: Worker, name: str, options: dict[str, Any], good: str, bad: str
 ) -> None:
-    check = GuardrailsCheck(f"guardrails/{name}", options, guardrails, timeout_s=20)
+    check = GuardrailsCheck(f"guardrails/{name}", options, guardrails, timeout_s=60)
 
     assert (await check.check(good, CONTEXT)).outcome is Outcome.PASS
     refused = await check.check(bad, CONTEXT)
@@ -139,8 +139,8 @@ async def test_a_packaged_validator_tells_good_from_bad_without_a_network(
 
 
 async def test_no_foreign_host_is_looked_up(guardrails: GuardrailsClient, guardrails_worker: Worker) -> None:
-    await guardrails.check("guardrails/secrets-present", {}, KEY, timeout_s=20)
-    await guardrails.check("guardrails/valid-length", {"max": 3}, KEY, timeout_s=20)
+    await guardrails.check("guardrails/secrets-present", {}, KEY, timeout_s=60)
+    await guardrails.check("guardrails/valid-length", {"max": 3}, KEY, timeout_s=60)
 
     assert guardrails_worker.foreign_hosts.with_suffix(".watched").exists()
     assert guardrails_worker.foreign_hosts.read_text() == ""

@@ -116,7 +116,7 @@ async def test_leaving_frees_the_pages(backend: Backend, factory: BackendFactory
             if isinstance(event, Delta):
                 break
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             stats = await factory.engine_stats()
             assert stats is not None

@@ -11,7 +11,7 @@ from gateway.limits.store import RedisScripts
 @pytest.fixture
 async def store(valkey_url: str) -> AsyncIterator[RedisScripts]:
     """Give the scripts' connection to a real, empty Valkey."""
-    opened = RedisScripts(valkey_url, timeout_s=5.0)
+    opened = RedisScripts(valkey_url, timeout_s=60.0)
     yield opened
     await opened.aclose()
 

@@ -24,7 +24,7 @@ PLAN = Plan([ClosedLoop(2, 4)], repeats=1, prompt_words=5, output_tokens=3, obje
 
 
 def _client(url: str) -> CompletionClient:
-    return CompletionClient(url, model="m", max_tokens=3, timeout_s=20)
+    return CompletionClient(url, model="m", max_tokens=3, timeout_s=60)
 
 
 async def test_a_request_asks_for_exactly_so_many_tokens_and_is_timed() -> None:
@@ -159,7 +159,7 @@ async def test_a_server_is_watched_timed_and_ended_with_its_family(tmp_path: Pat
     finally:
         await stop(process)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         # The kernel ends them in its own time, and tells nobody.
         while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
