@@ -27,7 +27,7 @@ FRANCE = "What is the capital of France?"
 WHATS = "What's the capital of France?"
 CITY = "What city is France's capital?"
 GERMANY = "What is the capital of Germany?"
-BUSY_S = 20.0
+BUSY_S = 60.0
 """A busy machine is no dead owner: the tests that want a deadline to pass say so."""
 
 
