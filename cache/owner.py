@@ -29,6 +29,7 @@ from cache.shared_index import SharedIndex
 from cache.vector_store import VectorStore
 from orchestration.core.lifeline import follow_supervisor, report
 from orchestration.core.memory import settle_memory
+from orchestration.core.process_log import start_log
 from orchestration.core.rpc import RpcServer
 
 logger = logging.getLogger(__name__)
@@ -108,8 +109,8 @@ def _open_index(options: OwnerOptions, encoder: Encoder) -> SharedIndex | Pgvect
 
 def main() -> None:
     """Serve; a model that cannot be exported ends the process with one line and status 1."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     options = parse(sys.argv[1:])
+    start_log(logging.INFO, is_json=options.log_json)
     follow_supervisor()
     faiss.omp_set_num_threads(1)
     try:

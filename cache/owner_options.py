@@ -28,6 +28,7 @@ class OwnerOptions:
     max_embedding_bytes: int
     index_limits: IndexLimits
     limits: BatchLimits
+    log_json: bool
 
 
 def parse(arguments: Sequence[str]) -> OwnerOptions:
@@ -63,6 +64,7 @@ def parse(arguments: Sequence[str]) -> OwnerOptions:
         max_embedding_bytes=found.max_embedding_mb * 1024 * 1024,
         index_limits=index_limits,
         limits=limits,
+        log_json=found.log_json,
     )
 
 
@@ -75,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", default="all-minilm-l6-v2", help="the model's name in revisions and records")
     parser.add_argument("--redis", required=True, help="where vectors are kept: redis:// or unix://")
     parser.add_argument("--postgres", help="keep and search vectors in this Postgres, by pgvector, instead")
+    parser.add_argument("--log-json", action="store_true", help="write this process's own log as JSON lines")
     parser.add_argument("--state", type=Path, help="where a graceful end leaves the index for the next start")
     parser.add_argument(
         "--compiled",

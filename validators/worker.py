@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestration.core.lifeline import follow_supervisor, report
+from orchestration.core.process_log import start_log
 from orchestration.core.rpc import RpcServer
 from validators.check import Verdict
 from validators.guardrails_table import checked_options
@@ -157,8 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket to listen on")
     parser.add_argument("--checks", type=json.loads, default=[], help="the checks to load first, as a JSON list")
     parser.add_argument("--max-memory-mb", type=int, default=MAX_MEMORY_MB, help="end, to be started anew, above this")
+    parser.add_argument("--log-json", action="store_true", help="write this process's own log as JSON lines")
     parsed = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    start_log(logging.INFO, is_json=parsed.log_json)
     follow_supervisor()
     try:
         asyncio.run(serve(parsed.socket, parsed.checks, max_memory_mb=parsed.max_memory_mb))

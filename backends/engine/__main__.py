@@ -26,6 +26,7 @@ from backends.engine.memory import free_bytes, page_bytes, pool_bytes
 from backends.engine.model.loader import DTYPES, LoadedModel, choose_device, load
 from backends.engine.model.quant import QUANTIZATIONS
 from backends.engine.model.weights import ModelUnreadable
+from backends.engine.process_log import start_log
 from backends.engine.runner.runner import Runner
 from backends.engine.sched.admission import ADMISSIONS
 from backends.engine.sched.queue import POLICIES
@@ -44,7 +45,7 @@ _COMPILED = Path("~/.cache/lamina/compiled")
 def main() -> int:
     """Serve until SIGTERM or the end of stdin; returns the exit status."""
     args = read_arguments(sys.argv[1:])
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    start_log(is_json=args.log_json)
     follow_supervisor()
     torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
     try:
@@ -240,6 +241,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", default=None, type=_positive, help="CPU threads (default: all cores)")
     parser.add_argument("--kernels", default="auto", choices=("auto", "reference"), help="on the CPU (default: auto)")
     parser.add_argument("--compiled", default=_COMPILED, type=Path, help="where compiled kernels are kept")
+    parser.add_argument("--log-json", action="store_true", help="write the engine's own log as JSON lines")
     return parser.parse_args(arguments)
 
 

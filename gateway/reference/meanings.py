@@ -11,7 +11,7 @@ MEANINGS: Mapping[str, str] = {
     "server.max_body_mb": "The largest body that is read; above it a call is a 413.",
     "server.stream_commit_s": "How long a stream without content waits before it is begun and kept alive.",
     "server.drain_s": "How long calls in flight may go on after SIGTERM.",
-    "server.log_format": "How workers and the shipper write their own logs, in `.lamina/logs/`.",
+    "server.log_format": "How our processes write their own logs, in `.lamina/logs/`.",
     "server.allowed_hosts": "Further names under which the server may be addressed; `*.example.org` and `*` are read.",
     "models": "The models that may be asked for; both built-in ones where nothing is set.",
     "models[].id": "The model's name for clients.",

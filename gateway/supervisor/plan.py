@@ -82,6 +82,7 @@ def engine_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         words.append("--no-prefix-cache")
     if engine.overlap:
         words.append("--overlap")
+    words += _log_words(settings)
     return ChildSpec(
         name="engine",
         command=place.python("backends.engine", *words),
@@ -110,7 +111,7 @@ def owner_spec(settings: Settings, place: Place, *, model: Path) -> ChildSpec:
         arguments["--max-rows"] = str(settings.cache.max_entries)
     if semantic.index == "pgvector" and settings.pgvector_url is not None:
         arguments["--postgres"] = settings.pgvector_url.reveal()
-    words = [word for pair in arguments.items() for word in pair]
+    words = [word for pair in arguments.items() for word in pair] + _log_words(settings)
     return ChildSpec(
         name="cache-owner",
         command=place.python("cache.owner", _in_file(place, "cache-owner", words)),
@@ -140,11 +141,17 @@ def _huge_pages_for_objects(environment: Mapping[str, str]) -> dict[str, str]:
     return {**_huge_pages(environment), "PYTHONMALLOC": environment.get("PYTHONMALLOC", "malloc")}
 
 
-def guard_spec(checks: list[dict[str, Any]], place: Place) -> ChildSpec:
+def _log_words(settings: Settings) -> list[str]:
+    """Say how a child is to write its own log."""
+    return ["--log-json"] if settings.server.log_format == "json" else []
+
+
+def guard_spec(checks: list[dict[str, Any]], settings: Settings, place: Place) -> ChildSpec:
     """Describe the guardrails worker with the checks that it is to run."""
+    words = ["--socket", str(place.sockets.guard), "--checks", json.dumps(checks), *_log_words(settings)]
     return ChildSpec(
         name="guardrails",
-        command=place.python("validators.worker", "--socket", str(place.sockets.guard), "--checks", json.dumps(checks)),
+        command=place.python("validators.worker", *words),
         environment=place.child_environment(),
         log=place.log("guardrails"),
     )
@@ -157,7 +164,7 @@ def shipper_spec(settings: Settings, place: Place, *, mlflow_uri: str | None) ->
     """
     words = ["--spool", str(place.state.spool), "--database", database_url(settings, place.state)]
     words += ["--socket", str(place.sockets.shipper), "--retention-days", str(settings.log.retention_days)]
-    words += ["--log-json"] if settings.server.log_format == "json" else []
+    words += _log_words(settings)
     words += ["--sample", f"{settings.log.sample:g}", "--workers", str(place.run), *_view_words(settings)]
     if mlflow_uri is not None:
         words += ["--mlflow", mlflow_uri, "--experiment", settings.mlflow.experiment]

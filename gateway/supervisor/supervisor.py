@@ -204,7 +204,7 @@ class Supervisor:
         if settings.uses_embedder:
             specs.append(plan.owner_spec(settings, place, model=paths[settings.cache.semantic.model]))
         if guard_checks:
-            specs.append(plan.guard_spec(guard_checks, place))
+            specs.append(plan.guard_spec(guard_checks, settings, place))
         return specs
 
     def _worker_specs(self) -> list[ChildSpec]:

@@ -12,7 +12,7 @@ from gateway.route_hash import RouteHashes
 from gateway.settings import parse_settings
 from gateway.supervisor.child import ChildSpec
 from gateway.supervisor.place import Place, Sockets
-from gateway.supervisor.plan import engine_spec, owner_spec, shipper_spec, worker_spec
+from gateway.supervisor.plan import engine_spec, guard_spec, owner_spec, shipper_spec, worker_spec
 from gateway.supervisor.state import StateFolder
 from gateway.wired import Surroundings
 from gateway.wiring import wire
@@ -137,6 +137,22 @@ def test_passwords_stand_in_no_command(place: Place) -> None:
     ]
 
     assert not any("hunter2" in word for spec in specs for word in spec.command)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_every_process_of_ours_is_told_how_to_write_its_log(place: Place, log_format: str) -> None:
+    settings = parse_settings(f"server: {{log_format: {log_format}}}", environment={})
+    specs = [
+        owner_spec(settings, place, model=Path("m")),
+        shipper_spec(settings, place, mlflow_uri=None),
+        engine_spec(settings, place, model=Path("m")),
+        guard_spec([], settings, place),
+    ]
+
+    for spec in specs:
+        *_, last = spec.command
+        words = Path(last[1:]).read_text().splitlines() if last.startswith("@") else spec.command
+        assert ("--log-json" in words) is (log_format == "json"), spec.name
 
 
 def test_only_the_engine_gets_more_than_one_thread(place: Place) -> None:
