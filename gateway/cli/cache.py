@@ -84,7 +84,7 @@ def delete(
     """Forget one answer, or all that is wanted; prints how many entries it was."""
     is_named = any(wanted.values())
     if (entry is not None) + is_named + is_all != 1:
-        raise CacheRefused("name an entry, or --tag, --model and --tenant, or say --all")
+        raise CacheRefused("name an entry, or any of --tag, --model and --tenant, or say --all: one of the three")
     if entry is not None:
         answer = gateway.ask("DELETE", f"/entries/{entry}", {"reason": reason})
     else:

@@ -57,6 +57,8 @@ def replay_all(since: float, config: Path | None) -> int:
     try:
         counted = _Counted(read_history(url, since=since, until=until))
         texts = questions_in(counted)
+        if not counted.num_records:
+            raise Refused("the log holds no call of that time: nothing can be replayed")
         records = read_history(url, since=since, until=until)
         tally = asyncio.run(_all(_replay(settings), records, texts=texts, total=counted.num_records))
     except HistoryUnreadable as exc:

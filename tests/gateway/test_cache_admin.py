@@ -212,6 +212,8 @@ async def test_the_command_line_counts_lists_and_deletes(
         await asyncio.to_thread(cache.delete, gateway, entry="nobody", wanted={}, is_all=False, reason=None)
     with pytest.raises(cache.CacheRefused, match="name an entry"):
         cache.delete(gateway, entry=None, wanted={}, is_all=False, reason=None)
+    with pytest.raises(cache.CacheRefused, match="one of the three"):
+        cache.delete(gateway, entry=None, wanted=x, is_all=True, reason=None)
     await asyncio.to_thread(cache.delete, gateway, entry=None, wanted=x, is_all=False, reason="a test")
 
     printed = capsys.readouterr().out

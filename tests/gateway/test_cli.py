@@ -175,6 +175,13 @@ def test_a_model_that_cannot_be_fetched_is_one_line(lamina: Run) -> None:
     assert refused.stderr.startswith("lamina: no model at '/no/such/model'")
 
 
+def test_a_log_without_a_call_is_no_log_that_agrees(lamina: Run) -> None:
+    done = lamina("replay", "--all")
+
+    assert done.returncode == 1
+    assert done.stderr == "lamina: the log holds no call of that time: nothing can be replayed\n"
+
+
 def test_doctor_finds_what_is_missing_and_says_how_to_mend_it(lamina: Run, tmp_path: Path) -> None:
     (tmp_path / "lamina.yaml").write_text(
         "{models: [{id: echo, backends: [{type: echo}]}, "
