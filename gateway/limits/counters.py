@@ -53,12 +53,16 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The call is not let in: by which limit (`rpm`, `tpm`, `parallel`, `budget`) of which scope, and for how long."""
+    """The call is not let in: by which limit (`rpm`, `tpm`, `parallel`, `budget`) of which scope, and for how long.
+
+    For a budget there is no such time: `left_nano_usd` is what calls in flight and calls that ended leave of it.
+    """
 
     limit: str
     scope: Scope
     wait_s: float
     rooms: tuple[Room, ...]
+    left_nano_usd: int = 0
 
 
 @value
@@ -150,7 +154,7 @@ class Counters:
         for scope in scopes:
             arguments += _arguments(scope, now)
         for _ in range(2 * len(scopes) + 1):
-            verdict, blamed, wait_ms, *states = await self._store.run(
+            verdict, blamed, number, *states = await self._store.run(
                 scripts.ADMIT, (f"{self._prefix}scopes", *keys), arguments
             )
             if verdict != b"seed":
@@ -160,14 +164,17 @@ class Counters:
             raise StoreLost("the counters' store forgets what it is told")
         rooms = tuple(_room(scope, state) for scope, state in zip(scopes, states, strict=True))
         if verdict != b"ok":
-            return self._refused(verdict.decode(), scopes[blamed - 1], wait_ms / 1000.0, rooms)
+            return self._refused(verdict.decode(), scopes[blamed - 1], number, rooms)
         if is_leased:
             begun = asyncio.get_running_loop().time()
             self._in_flight[call_id] = _InFlight(keys, tuple(state[0].decode() for state in states), begun)
             self._renewing = self._renewing or asyncio.create_task(self._renew_always(), name="lease-renewal")
         return Admitted(rooms, is_leased)
 
-    def _refused(self, limit: str, scope: Scope, wait_s: float, rooms: tuple[Room, ...]) -> Refused:
+    def _refused(self, limit: str, scope: Scope, number: int, rooms: tuple[Room, ...]) -> Refused:
+        if limit == "budget":
+            return Refused(limit, scope, 0.0, rooms, left_nano_usd=number)
+        wait_s = number / 1000.0
         if limit == "parallel":
             # Calls end one by one: with so many at once, one of them does about so often.
             wait_s = min(10.0, max(0.05, self._mean_duration_s / (scope.limits.parallel or 1)))

@@ -72,8 +72,9 @@ class LimitsLayer:
 
     async def _admit(self, call: Call, scopes: tuple[Scope, ...]) -> bool:
         """Return whether the call must be settled."""
+        estimate = self._estimator.estimate(call)
         try:
-            decision = await self._counters.admit(call.id, scopes, self._estimator.estimate(call), now=call.received_at)
+            decision = await self._counters.admit(call.id, scopes, estimate, now=call.received_at)
         except StoreLost as exc:
             if any(scope.limits.budget_usd is not None for scope in scopes):
                 raise LimitsUnavailable(
@@ -85,7 +86,7 @@ class LimitsLayer:
         if headers:
             call.notes.extra[RATE_LIMIT] = headers
         if isinstance(decision, Refused):
-            raise self._refusal(decision, call.received_at)
+            raise self._refusal(decision, estimate, call.received_at)
         return decision.is_leased
 
     async def _settle(self, call: Call, used: _Used) -> None:
@@ -110,21 +111,32 @@ class LimitsLayer:
             notes.extra["cost_is_estimated"] = True
         return tokens, notes.cost_usd
 
-    def _refusal(self, refused: Refused, now: float) -> LaminaError:
+    def _refusal(self, refused: Refused, estimate: Estimate, now: float) -> LaminaError:
         limits, whose = refused.scope.limits, "your team's" if refused.scope.is_team else "your"
         if refused.limit == "budget":
-            end = (refused.scope.window_at(now) + 1) * WINDOWS_S[limits.window]
-            until = datetime.fromtimestamp(end, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
-            return BudgetExceeded(
-                f"This call could cost more than what is left of {whose} budget of {limits.budget_usd:g} USD per "
-                f"{limits.window}, which begins anew at {until}."
-            )
+            return _over_budget(refused, estimate, whose=whose, now=now)
         limit = {"rpm": limits.rpm, "tpm": limits.tpm, "parallel": limits.parallel}[refused.limit]
         return LimitReached(
             f"Rate limit reached: {whose} limit is {limit} {_WORDS[refused.limit]}. "
             f"Try again in {refused.wait_s:.3f} s.",
             retry_after_s=refused.wait_s,
         )
+
+
+def _over_budget(refused: Refused, estimate: Estimate, *, whose: str, now: float) -> BudgetExceeded:
+    limits = refused.scope.limits
+    end = (refused.scope.window_at(now) + 1) * WINDOWS_S[limits.window]
+    until = datetime.fromtimestamp(end, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
+    cost, left = _usd(estimate.nano_usd), _usd(refused.left_nano_usd)
+    less = " A smaller max_tokens could cost less." if refused.left_nano_usd > 0 else ""
+    return BudgetExceeded(
+        f"This call could cost {cost} USD, and {left} USD are left of {whose} budget of {limits.budget_usd:g} USD per "
+        f"{limits.window}, which begins anew at {until}.{less}"
+    )
+
+
+def _usd(nano: int) -> str:
+    return f"{nano / NANO_PER_USD:.9f}".rstrip("0").rstrip(".")
 
 
 class _Used:

@@ -40,8 +40,9 @@ ADMIT = (
     _COMMON
     + """
 -- KEYS: the index, then each scope. ARGV: id, lease_ms, tokens, nano_usd, is_leased, then by scope rpm, tpm, parallel,
--- budget (-1: no limit), wl, wi. Returns {verdict, scope, wait_ms, then by scope: call in flight, requests left,
--- tokens left, reset_requests_ms, reset_tokens_ms}. Verdicts: ok, rpm, tpm, parallel, budget, seed.
+-- budget (-1: no limit), wl, wi. Returns {verdict, scope, wait_ms (of a budget: the nano_usd that are left), then by
+-- scope: call in flight, requests left, tokens left, reset_requests_ms, reset_tokens_ms}. Verdicts: ok, rpm, tpm,
+-- parallel, budget, seed.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local clock = tonumber(time[1])
@@ -100,7 +101,10 @@ end
 for index, scope in ipairs(scopes) do
   local base, kept = scope.base, scope.kept
   local function blame(kind, wait_ms) if not scope.known then refuse(kind, index, wait_ms) end end
-  if scope.budget >= 0 and number(kept[9]) + number(kept[10]) + nano > scope.budget then blame('budget', 0) end
+  if scope.budget >= 0 then
+    local left = scope.budget - number(kept[9]) - number(kept[10])
+    if nano > left then blame('budget', math.max(0, left)) end
+  end
   if scope.rpm then
     scope.r, scope.ro = roll(base, 'r', number(kept[1]), number(kept[2]), scope.rl)
     local over = scope.r + 1 - scope.rpm

@@ -105,6 +105,8 @@ async def test_money_is_reserved_then_settled(store: RedisScripts) -> None:
     last = await admit(counters, "c", limited, cents=8)
 
     assert refused_by(too_dear) == "key:a budget"
+    assert isinstance(too_dear, Refused)
+    assert too_dear.left_nano_usd == 4 * CENT
     assert isinstance(last, Admitted)
     assert await held(store) == {"slots": 1, "spent": 2 * CENT, "held": 8 * CENT, "tokens": 0}
     await counters.aclose()
