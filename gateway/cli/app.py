@@ -274,6 +274,8 @@ def tune(  # noqa: PLR0913 - every option is a parameter
     """
     from gateway.cli import tune as command  # SQLAlchemy and httpx are not for every command
 
+    if reason is not None and not apply:
+        raise Refused("--reason is kept with a bar that is put in force: add --apply, or leave it out")
     request = command.TuneRequest(
         scored=scored,
         prices=command.prices_of(cost_call, cost_wrong),

@@ -75,16 +75,16 @@ class TuneRequest:
 
 
 def run(request: TuneRequest) -> None:
-    """Sweep, show the table, write what was asked for; raises `Refused` where MLflow does not take the study."""
+    """Sweep, show the table, write what was asked for; raises `Refused` where a file or MLflow does not take it."""
     rows, dataset = _rows(request)
     report = report_on(rows, dataset=dataset, thresholds=request.bars, prices=request.prices)
     console = Console()
     console.print(table_of(report))
     console.print(verdict_of(report))
     if request.json_path is not None:
-        request.json_path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        _write("--json", request.json_path, json.dumps(report.to_json(), indent=1) + "\n")
     if request.page_path is not None:
-        request.page_path.write_text(page_of(report), encoding="utf-8")
+        _write("--page", request.page_path, page_of(report))
         console.print(f"Page: {request.page_path}")
     uri = _mlflow_uri(request)
     study = asyncio.run(_study(report, uri, request.config)) if uri is not None else None
@@ -107,6 +107,13 @@ def watch(request: TuneRequest, *, every_s: float) -> None:
         run(request if is_new else replace(request, has_mlflow=False, applies=False))
         last = best
         time.sleep(every_s)
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise Refused(f"{option} {path} cannot be written: {exc.strerror or exc}") from exc
 
 
 def _apply(report: Report, request: TuneRequest, study: str | None) -> str:

@@ -71,6 +71,9 @@ def test_another_price_of_a_wrong_answer_moves_the_bar(tmp_path: Path) -> None:
         (("--thresholds", "95"), "a cosine is between -1 and 1"),
         (("--cost-wrong", "0"), "--cost-wrong"),
         (("--scored", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
+        (("--json", "nowhere/out.json"), "--json nowhere/out.json cannot be written: No such file or directory"),
+        (("--page", "."), "--page . cannot be written: Is a directory"),
+        (("--reason", "spring"), "add --apply"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(tmp_path: Path, arguments: tuple[str, str], said: str) -> None:
