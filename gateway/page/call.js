@@ -27,7 +27,8 @@ function show(record) {
     h("dl", { class: "facts" },
       fact("Outcome", `${record.outcome} (${record.status})`),
       fact("Cache", badge(record.cache.status)),
-      fact("Similarity", gauge(record.cache)),
+      fact("Similarity", gauge({ ...record.cache, similarity: record.cache.similarity ?? nearest(record.cache) })),
+      fact("Semantic cache", record.extra?.semantic?.replaceAll("_", " ")),
       fact("Model", record.model ?? record.requested_model),
       fact("Backend", record.backend),
       fact("First token", milliseconds(record.ttft_ms)),
@@ -47,6 +48,9 @@ function show(record) {
 
 const fact = (label, value) => (value === null || value === undefined || value === "" ? null
   : h("div", {}, h("dt", {}, label), h("dd", {}, value)));
+
+/** A call that was not served has no similarity of its own: that of its nearest neighbour says why. */
+const nearest = (cache) => (cache.candidates?.length ? Math.max(...cache.candidates.map((one) => one.similarity)) : null);
 
 function texts(record) {
   const shown = [];

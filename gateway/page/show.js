@@ -61,6 +61,9 @@ const NAMES = {
 export const nameOf = (layer) => NAMES[layer] ?? layer;
 export const badge = (layer, text) => h("span", { class: `badge ${layer}` }, text ?? nameOf(layer));
 
+/** Write a bar as it was set, in thousandths where it has them: 0.95, 0.802. */
+export const cosine = (value) => value.toFixed(3).replace(/0$/, "");
+
 /** Show a similarity against its bar, from 0.5 to 1, in figures and as a small picture. */
 export function gauge(cache) {
   const { similarity, threshold } = cache;
@@ -72,7 +75,7 @@ export function gauge(cache) {
   const picture = s("svg", { viewBox: "0 0 88 16", "aria-hidden": "true" },
     s("line", { class: "rail", x1: 4, x2: 84, y1: 8, y2: 8 }), limit,
     s("circle", { class: isServed ? "served" : "kept", cx: at(similarity), cy: 8, r: 4 }));
-  const against = threshold === null || threshold === undefined ? "" : ` / ${threshold.toFixed(2)}`;
+  const against = threshold === null || threshold === undefined ? "" : ` / ${cosine(threshold)}`;
   return h("span", { class: "gauge" }, picture, h("span", {}, similarity.toFixed(3), h("small", {}, against)));
 }
 

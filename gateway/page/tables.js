@@ -2,18 +2,19 @@
 
 import { getJson } from "./api.js";
 import { openCall } from "./call.js";
-import { badge, byId, clock, count, dollars, gauge, h, milliseconds, percent, put, s, split, tile } from "./show.js";
+import { badge, byId, clock, cosine, count, dollars, gauge, h, milliseconds, percent, put, s, split, tile } from "./show.js";
 
 export async function showCache() {
   const [status, { decisions, by_status: sums }] = await Promise.all([getJson("/admin/status"), getJson("/admin/cache/decisions?limit=100")]);
   const of = (name) => sums.find((row) => row.cache_status === name)?.calls ?? 0;
   const all = sums.reduce((sum, row) => sum + row.calls, 0);
-  const { exact, semantic } = status.cache;
+  const { exact, semantic: configured } = status.cache;
+  const semantic = { ...configured, ...(configured.enabled ? await applied() : {}) };
   put("cache-tiles",
     tile(percent(of("exact") + of("semantic"), all), "of a day's calls were hits"),
     tile(count(of("exact")), "exact hits"),
     tile(count(of("semantic")), "semantic hits"),
-    tile(semantic.enabled ? semantic.threshold.toFixed(2) : "off", `bar, policy ${semantic.policy}`),
+    tile(semantic.enabled ? cosine(semantic.threshold) : "off", `bar, policy ${semantic.policy}`),
     tile(exact.enabled ? hours(exact.ttl_s) : "off", "exact entries live"));
   split("cache-split", "cache-legend", ["exact", "semantic", "miss", "bypass"].map((name) => [name, of(name)]));
   put("cache-plot", plot(decisions, semantic.threshold));
@@ -25,6 +26,12 @@ export async function showCache() {
       h("span", { class: "sub" }, decisionOf(call.cache))),
     h("td", {}, call.requested_model ?? ""))));
   byId("cache-empty").hidden = decisions.length > 0;
+}
+
+/** Give the bar and the policy that were put in force while serving; nothing where the settings' own hold. */
+async function applied() {
+  const [newest] = (await getJson("/admin/cache/policy")).policies;
+  return !newest || newest.policy === "settings" ? {} : { threshold: newest.threshold, policy: newest.policy };
 }
 
 /** Say why, where that is more than what stands beside it. */
@@ -45,7 +52,7 @@ function plot(all, bar) {
     s("line", { class: "rail", x1: 20, x2: 780, y1: 104, y2: 104 }),
     ...ticks.map((value) => s("text", { x: at(value), y: 124, "text-anchor": "middle" }, value.toFixed(2))),
     s("line", { class: "limit", x1: at(bar), x2: at(bar), y1: 6, y2: 104 }),
-    s("text", { x: at(bar) - 6, y: 14, "text-anchor": "end" }, `bar ${bar.toFixed(2)}`),
+    s("text", { x: at(bar) - 6, y: 14, "text-anchor": "end" }, `bar ${cosine(bar)}`),
     ...decisions.map((call, index) => s("circle", {
       class: call.cache.status === "semantic" ? "served" : "kept",
       cx: at(call.cache.similarity), cy: 24 + (70 * index) / Math.max(decisions.length - 1, 1), r: 5 },

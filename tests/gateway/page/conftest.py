@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from fastapi import APIRouter
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, async_playwright, expect
 
 from gateway.admin_parts import AdminParts
@@ -116,6 +117,19 @@ class Gateway:
     script: Script
     kept: Kept
     parts: AppParts
+    policies: list[dict[str, Any]]
+    """What was put in force while serving, the newest first."""
+
+
+def policies_router(policies: list[dict[str, Any]]) -> APIRouter:
+    """Answer with these policies where the gateway answers with its history."""
+    router = APIRouter()
+
+    @router.get("/admin/cache/policy")
+    async def get_policies() -> dict[str, Any]:
+        return {"policies": policies}
+
+    return router
 
 
 def gateway_of(script: Script, *, master_key: str | None = None) -> Gateway:
@@ -134,12 +148,14 @@ def gateway_of(script: Script, *, master_key: str | None = None) -> Gateway:
         },
     }
     log = CallLog(kept, content="full", worker="worker-0", watcher=live)
-    plain = parts_of(compose([log], script), calls=kept, admin=AdminParts(ask_workers=ask_workers, facts=lambda: facts))
+    policies: list[dict[str, Any]] = []
+    admin = AdminParts(ask_workers=ask_workers, facts=lambda: facts, routers=(policies_router(policies),))
+    plain = parts_of(compose([log], script), calls=kept, admin=admin)
     if master_key is None:
-        return Gateway(script, kept, plain)
+        return Gateway(script, kept, plain, policies)
     access = type(plain.access)(tenant_key=Secret("t"), master_key=Secret(master_key))
     parts = parts_of(plain.handler, calls=kept, admin=plain.admin, access=access)
-    return Gateway(script, kept, parts)
+    return Gateway(script, kept, parts, policies)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

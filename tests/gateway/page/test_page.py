@@ -159,6 +159,21 @@ async def test_a_call_opens_with_every_decision(visit: Visit, gateway: Gateway) 
     await expect(page.locator("#call")).to_be_hidden()
 
 
+async def test_a_call_that_was_not_served_says_how_near_its_neighbour_was_and_why_not(
+    visit: Visit, gateway: Gateway
+) -> None:
+    await ask(port_of(visit), CHAT, chat())
+    (record,) = gateway.kept.records.values()
+    record["cache"] |= {"threshold": 0.802, "candidates": [{"similarity": 0.3}, {"similarity": 0.7978}]}
+    record["extra"] = {"semantic": "below_bar"}
+    page = await visit.open()
+
+    await page.locator("#live-rows .open").click()
+
+    await expect(page.locator("#call-body .gauge")).to_have_text("0.798 / 0.802")
+    await expect(page.locator("#call-body dl")).to_contain_text("Semantic cachebelow bar")
+
+
 async def test_everything_can_be_done_with_the_keyboard_alone(visit: Visit, script: Script) -> None:
     page = await visit.open()
     await expect(page.locator("#ready")).to_have_text("ready")
@@ -178,6 +193,17 @@ async def test_everything_can_be_done_with_the_keyboard_alone(visit: Visit, scri
     await expect(page.locator(".turn.assistant")).to_have_text("In France.")
     assert outline == "solid"
     assert {"ask-model", "ask-temperature", "ask-system"} <= {*reached}
+
+
+async def test_the_bar_that_is_shown_is_the_one_in_force(visit: Visit, gateway: Gateway) -> None:
+    gateway.policies.insert(0, {"version": 1, "policy": "static", "threshold": 0.802})
+    page = await visit.open("cache")
+
+    await expect(page.locator("#cache-tiles")).to_contain_text("0.802bar, policy static")
+    await expect(page.locator("#cache-plot")).to_contain_text("bar 0.802")
+
+    gateway.policies.insert(0, {"version": 2, "policy": "settings", "threshold": 0.5})
+    await expect(page.locator("#cache-tiles")).to_contain_text("0.95bar, policy static")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
