@@ -39,7 +39,8 @@ function chart(id, [x0, x1], [y0, y1], { xTicks, yTicks, xText = String, yText =
     svg.append(element("text", { x: LEFT - 6, y: y(tick) + 4, "text-anchor": "end" }, yText(tick)));
   }
   for (const tick of xTicks) {
-    svg.append(element("text", { x: x(tick), y: H - 6, "text-anchor": "middle" }, xText(tick)));
+    const anchor = tick === x1 ? "end" : "middle"; // the last one would stand over the card's edge
+    svg.append(element("text", { x: x(tick), y: H - 6, "text-anchor": anchor }, xText(tick)));
   }
   const line = (dots, colour, extra = {}) => svg.append(element("polyline", {
     points: dots.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" "),
@@ -99,7 +100,7 @@ function drawHistogram() {
 function drawPrices() {
   const curve = data.price_curve.filter((point) => point.threshold !== null).map((p) => [Math.log10(p.ratio), p.threshold]);
   const c = chart("prices", [0, 3], bars, { xTicks: [0, 1, 2, 3], yTicks: ticks(...bars, 4),
-    xText: (tick) => Math.pow(10, tick) + " calls", yText: cosine });
+    xText: (tick) => Math.pow(10, tick) + (tick ? " calls" : " call"), yText: cosine });
   c.line(curve, "var(--mark)");
   c.upright(Math.min(3, Math.max(0, Math.log10(price / data.call_usd))), "var(--bad)", "2 3");
 }
@@ -170,6 +171,9 @@ function show() {
   $("price-label").textContent = `${usd(price)}, ${(price / data.call_usd).toFixed(1)} calls`;
   $("bar-label").textContent = bar.threshold.toFixed(3);
   $("bar").value = points.indexOf(bar);
+  // The sliders' own numbers are steps; these are what they stand for.
+  $("price").setAttribute("aria-valuetext", $("price-label").textContent);
+  $("bar").setAttribute("aria-valuetext", $("bar-label").textContent);
   showTiles(best);
   drawValue(best); drawRates(); drawHistogram(); drawPrices(); drawPareto(); drawReliability();
   showWrong();
