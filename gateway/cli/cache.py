@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from gateway.cli.address import key_header
 from gateway.refusals import Refused
 
 _TIMEOUT_S = 60.0
@@ -32,7 +33,7 @@ class Gateway:
 
     def ask(self, method: str, path: str, params: Mapping[str, Any] | None = None) -> Any:
         """Ask the admin side; raises `CacheRefused` with what it said."""
-        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        headers = key_header(self.key)
         given = {name: value for name, value in (params or {}).items() if value is not None}
         url = f"{self.url.rstrip('/')}/admin/cache{path}"
         try:

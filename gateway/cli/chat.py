@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from gateway.cli.address import key_header
 from gateway.refusals import Refused
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -34,7 +35,7 @@ class Session:
 
 def run(session: Session, message: str | None) -> None:
     """Ask one question, or converse until the input ends; raises `ChatFailed` where nobody answers."""
-    headers = {"authorization": f"Bearer {session.key}"} if session.key else {}
+    headers = key_header(session.key)
     timeout = httpx.Timeout(600.0, connect=5.0)
     with httpx.Client(base_url=session.url.rstrip("/"), headers=headers, timeout=timeout) as client:
         try:
@@ -77,6 +78,8 @@ def _first_model(client: httpx.Client) -> str:
 
 def _ask(client: httpx.Client, session: Session, text: str) -> None:
     session.messages.append({"role": "user", "content": text})
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # how Python reads bytes that are no text
+        raise ChatFailed("this question is no UTF-8 text, so it was not sent")
     body = {
         "model": session.model,
         "messages": session.messages,
