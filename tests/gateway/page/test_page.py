@@ -172,6 +172,10 @@ async def test_a_call_that_was_not_served_says_how_near_its_neighbour_was_and_wh
 
     await expect(page.locator("#call-body .gauge")).to_have_text("0.798 / 0.802")
     await expect(page.locator("#call-body dl")).to_contain_text("Semantic cachebelow bar")
+    await page.set_viewport_size({"width": 390, "height": 740})
+    assert (
+        await page.locator("#call-body dd:has(.gauge)").evaluate("place => place.scrollWidth - place.clientWidth") <= 0
+    )
 
 
 async def test_everything_can_be_done_with_the_keyboard_alone(visit: Visit, script: Script) -> None:
