@@ -9,8 +9,13 @@ _DEFAULT = "http://127.0.0.1:4000"
 
 
 def address_of(url: str | None) -> str:
-    """Return the address that was given, that of the gateway which serves in this folder, or the default one."""
-    return url or StateFolder(STATE_FOLDER).read_status().get("url") or _DEFAULT
+    """Return the address that was given, that of the gateway which serves in this folder, or the default one.
+
+    OpenAI's clients are given it with `/v1` at its end, so that is read as well.
+    """
+    if url:
+        return url.rstrip("/").removesuffix("/v1")
+    return StateFolder(STATE_FOLDER).read_status().get("url") or _DEFAULT
 
 
 def key_header(key: str | None) -> dict[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import sys
 import time
 from importlib.metadata import entry_points
@@ -51,12 +54,28 @@ def main() -> None:
     """Run the command line; what is refused is one line on stderr."""
     add_commands(sys.argv[1:])
     try:
-        app()
+        try:
+            app()
+        finally:
+            _flush()
     except Refused as exc:
         sys.stderr.write(f"lamina: {exc}\n")
         sys.exit(exc.exit_code)
+    except OSError as exc:
+        if exc.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail again at the end
+        sys.stderr.write("lamina: the output cannot be written: no space is left\n")
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _flush() -> None:
+    """Write what was printed; a closed output has nothing, and who reads no further wants no more."""
+    if sys.stdout is not None:
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
 
 
 def add_commands(arguments: list[str]) -> None:

@@ -34,7 +34,10 @@ class Session:
 
 
 def run(session: Session, message: str | None) -> None:
-    """Ask one question, or converse until the input ends; raises `ChatFailed` where nobody answers."""
+    """Ask one question, or converse until the input ends; raises `ChatFailed` where nobody answers.
+
+    A question that is refused ends no conversation; where they come from a pipe, the command fails at the end.
+    """
     headers = key_header(session.key)
     timeout = httpx.Timeout(600.0, connect=5.0)
     with httpx.Client(base_url=session.url.rstrip("/"), headers=headers, timeout=timeout) as client:
@@ -51,19 +54,23 @@ def run(session: Session, message: str | None) -> None:
 
 
 def _converse(client: httpx.Client, session: Session) -> None:
+    is_person, num_refused = sys.stdin.isatty(), 0
     print(_dim(f"{session.model} at {session.url}; an empty line or Ctrl-D ends"))
     while True:
         try:
-            text = input("> ")
+            text = input("> " if is_person else "")
         except EOFError:
-            return
+            break
         if not text.strip():
-            return
+            break
         try:
             _ask(client, session, text)
         except ChatFailed as exc:
+            num_refused += 1
             session.messages.pop()
             print(exc, file=sys.stderr)
+    if num_refused and not is_person:
+        raise ChatFailed(f"{num_refused} of the questions had no answer")
 
 
 def _first_model(client: httpx.Client) -> str:
@@ -138,4 +145,4 @@ def _refusal(reply: httpx.Response) -> str:
 
 
 def _dim(text: str) -> str:
-    return f"{_DIM}{text}{_PLAIN}" if sys.stdout.isatty() else text
+    return f"{_DIM}{text}{_PLAIN}" if sys.stdout is not None and sys.stdout.isatty() else text

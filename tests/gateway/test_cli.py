@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -147,9 +148,50 @@ def test_chat_asks_the_gateway_that_serves_in_the_folder(lamina: Run, gateway: s
 def test_chat_without_a_question_is_a_conversation_until_the_input_ends(lamina: Run, gateway: str) -> None:
     talked = lamina("chat", "--url", gateway, "--model", "second", text="one\nfail\ntwo\n")
 
-    assert talked.returncode == 0, talked.stderr
+    assert talked.returncode == 1, talked.stderr
     assert "the engine went away" in talked.stderr
+    assert talked.stderr.endswith("lamina: 1 of the questions had no answer\n")
+    assert ">" not in talked.stdout
     assert [message["content"] for message in Gateway.seen[-1]["messages"]] == ["one", "one ", "two"]  # type: ignore[attr-defined]
+
+
+def test_chat_reads_the_address_that_openais_clients_are_given(lamina: Run, gateway: str) -> None:
+    told = lamina("chat", "hello there", "--url", f"{gateway}/v1/")
+
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("hello there")
+
+
+@pytest.mark.parametrize("arguments", [("models",), ("chat", "hello")])
+def test_an_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...], gateway: str, tmp_path: Path) -> None:
+    words = [*arguments, "--url", gateway] if arguments[0] == "chat" else arguments
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*LAMINA, *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.getcwd()},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=240,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr == b"lamina: the output cannot be written: no space is left\n"
+
+
+def test_an_output_that_is_closed_is_no_fault(gateway: str, tmp_path: Path) -> None:
+    words = " ".join([*map(shlex.quote, LAMINA), "chat", "hello", "--url", gateway])
+    done = subprocess.run(
+        ["sh", "-c", f"{words} >&-"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_chat_says_in_one_line_that_nobody_serves(lamina: Run) -> None:
