@@ -35,7 +35,7 @@ class Gateway:
         """Ask the admin side; raises `CacheRefused` with what it said."""
         headers = key_header(self.key)
         given = {name: value for name, value in (params or {}).items() if value is not None}
-        url = f"{self.url.rstrip('/')}/admin/cache{path}"
+        url = f"{self.url}/admin/cache{path}"
         try:
             reply = httpx.request(method, url, params=given, headers=headers, timeout=_TIMEOUT_S)
         except httpx.HTTPError as exc:

@@ -40,7 +40,7 @@ def run(session: Session, message: str | None) -> None:
     """
     headers = key_header(session.key)
     timeout = httpx.Timeout(600.0, connect=5.0)
-    with httpx.Client(base_url=session.url.rstrip("/"), headers=headers, timeout=timeout) as client:
+    with httpx.Client(base_url=session.url, headers=headers, timeout=timeout) as client:
         try:
             session.model = session.model or _first_model(client)
             if session.system:

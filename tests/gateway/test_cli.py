@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -19,15 +18,23 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def lamina(tmp_path: Path) -> Run:
-    def run(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str,
+        text: str = "",
+        command: Sequence[str] = LAMINA,
+        stdout: Any = subprocess.PIPE,
+        **environment: str,
+    ) -> subprocess.CompletedProcess[str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LAMINA_")}
         return subprocess.run(
-            [*LAMINA, *arguments],
+            [*command, *arguments],
             cwd=tmp_path,
             env={**clean, "PYTHONPATH": os.getcwd(), "COLUMNS": "200", **environment},
             input=text,
-            capture_output=True,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
             text=True,
+            errors="surrogateescape",
             timeout=240,
             check=False,
         )
@@ -163,35 +170,41 @@ def test_chat_reads_the_address_that_openais_clients_are_given(lamina: Run, gate
 
 
 @pytest.mark.parametrize("arguments", [("models",), ("chat", "hello")])
-def test_an_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...], gateway: str, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_one_line(lamina: Run, arguments: tuple[str, ...], gateway: str) -> None:
     words = [*arguments, "--url", gateway] if arguments[0] == "chat" else arguments
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [*LAMINA, *words],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.getcwd()},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=240,
-            check=False,
-        )
+        done = lamina(*words, stdout=full)
 
     assert done.returncode == 1
-    assert done.stderr == b"lamina: the output cannot be written: no space is left\n"
+    assert done.stderr == "lamina: the output cannot be written: no space is left\n"
 
 
-def test_an_output_that_is_closed_is_no_fault(gateway: str, tmp_path: Path) -> None:
-    words = " ".join([*map(shlex.quote, LAMINA), "chat", "hello", "--url", gateway])
-    done = subprocess.run(
-        ["sh", "-c", f"{words} >&-"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
+def test_an_output_that_is_closed_is_no_fault(lamina: Run, gateway: str) -> None:
+    words = ("chat", "hello", "--url", gateway)
+    done = lamina(*words, command=("sh", "-c", '"$@" >&-', "sh", *LAMINA))
 
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("key", ["sk-first-half\nsecond-half", "schlüssel-of-mine", "blank-at-the-end "])
+@pytest.mark.parametrize("command", [("chat", "hi", "--model", "echo"), ("cache", "list")], ids=lambda words: words[0])
+def test_a_key_that_no_header_can_carry_is_refused_in_one_line_that_does_not_show_it(
+    lamina: Run, command: tuple[str, ...], key: str
+) -> None:
+    done = lamina(*command, "--url", "http://127.0.0.1:1", "--key", key, PYTHONUTF8="1")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("lamina: the key has characters that no key has")
+    assert done.stderr.count("\n") == 1
+    assert key.split()[0] not in done.stderr
+
+
+def test_a_question_that_is_no_text_is_refused_by_name_and_the_conversation_goes_on(lamina: Run) -> None:
+    done = lamina("chat", "--model", "echo", "--url", "http://127.0.0.1:1", text="\udcff\udcfe hi\n", PYTHONUTF8="1")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("this question is no UTF-8 text, so it was not sent\n")
+    assert done.stderr.count("\n") == 2
 
 
 def test_chat_says_in_one_line_that_nobody_serves(lamina: Run) -> None:
